@@ -1,0 +1,1 @@
+"""Alert rules as facts, in no target's format."""

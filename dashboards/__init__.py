@@ -1,0 +1,1 @@
+"""Reads metrics: the named queries and the Grafana dashboards built from them."""

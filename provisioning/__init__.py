@@ -1,0 +1,1 @@
+"""Carries dashboards and alerts to a target: renders, checks, delivers."""
