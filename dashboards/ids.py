@@ -1,0 +1,32 @@
+"""UIDs of the dashboards and numbers of their panels; append only, never reused: links and alerts rely on them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+RUN = "training-run"
+
+
+class RunPanel(IntEnum):
+    """Panels of `training-run`."""
+
+    STATE = 1
+    SINCE_PROGRESS = 2
+    ITERATION = 3
+    ETA = 4
+    GPUS = 5
+    FIRING_ALERTS = 6
+    LOSS = 7
+    GRAD_NORM = 8
+    LEARNING_RATE = 9
+    STEP_TIME = 10
+    STEP_TIME_QUANTILES = 11
+    TOKENS_PER_SECOND = 12
+    TOKENS_PER_GPU = 13
+    TFLOPS = 14
+    SKIPPED = 15
+    NONFINITE = 16
+    MEMORY = 17
+    THROUGHPUT_RATIO = 18
+    PHASE = 19
+    TELEMETRY = 20
