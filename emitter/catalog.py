@@ -31,7 +31,10 @@ STEP_BOUNDS_MS = (
 )
 """Bucket bounds of step times. OpenTelemetry's default ends at 10 s; steps of large models take 5 to 200 s."""
 
-DURATION_BOUNDS_S = (0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 900, 1_800, 3_600, 7_200)
+DURATION_BOUNDS_S = (
+    *(0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 45, 60, 90),
+    *(120, 180, 300, 600, 900, 1_800, 3_600, 7_200),
+)
 """Bucket bounds of checkpoints, evaluations and spans: 1 ms to 2 h."""
 
 _NAME = re.compile(r"megatron(\.[a-z][a-z0-9_]*)+")
@@ -82,12 +85,32 @@ class Metric:
         return self.name.removeprefix("megatron.").removeprefix("training.").replace(".", "_")
 
 
-def _gauge(name: str, unit: str, meaning: str, source: str, otel_unit: str = "", attributes: tuple[str, ...] = ()) -> Metric:
-    return Metric(name=name, kind=Kind.GAUGE, otel_unit=otel_unit, unit=unit, attributes=attributes, meaning=meaning, source=source)
+def _gauge(
+    name: str, unit: str, meaning: str, source: str, otel_unit: str = "", attributes: tuple[str, ...] = ()
+) -> Metric:
+    return Metric(
+        name=name,
+        kind=Kind.GAUGE,
+        otel_unit=otel_unit,
+        unit=unit,
+        attributes=attributes,
+        meaning=meaning,
+        source=source,
+    )
 
 
-def _counter(name: str, unit: str, meaning: str, source: str, otel_unit: str = "", attributes: tuple[str, ...] = ()) -> Metric:
-    return Metric(name=name, kind=Kind.COUNTER, otel_unit=otel_unit, unit=unit, attributes=attributes, meaning=meaning, source=source)
+def _counter(
+    name: str, unit: str, meaning: str, source: str, otel_unit: str = "", attributes: tuple[str, ...] = ()
+) -> Metric:
+    return Metric(
+        name=name,
+        kind=Kind.COUNTER,
+        otel_unit=otel_unit,
+        unit=unit,
+        attributes=attributes,
+        meaning=meaning,
+        source=source,
+    )
 
 
 def _duration(name: str, meaning: str, source: str, attributes: tuple[str, ...] = ()) -> Metric:
@@ -118,7 +141,9 @@ STEP_DURATION = Metric(
     meaning="Mean wall time of one iteration over a log interval; one observation per log interval.",
     source=_MEGATRON,
 )
-LOSS = _gauge("megatron.training.loss", "none", "Mean training loss of a log interval; 0 when all of it was skipped.", _MEGATRON)
+LOSS = _gauge(
+    "megatron.training.loss", "none", "Mean training loss of a log interval; 0 when all of it was skipped.", _MEGATRON
+)
 THROUGHPUT_TFLOPS = _gauge(
     "megatron.training.throughput_tflops",
     "TFLOP/s per GPU",
@@ -126,9 +151,13 @@ THROUGHPUT_TFLOPS = _gauge(
     "Megatron-LM with --log-throughput (off by default)",
 )
 GRAD_NORM = _gauge("megatron.training.grad_norm", "none", "Gradient norm of the last iteration.", _MEGATRON)
-SKIPPED_ITERS = _counter("megatron.training.skipped_iters", "iterations", "Iterations whose update was skipped.", _MEGATRON)
+SKIPPED_ITERS = _counter(
+    "megatron.training.skipped_iters", "iterations", "Iterations whose update was skipped.", _MEGATRON
+)
 LEARNING_RATE = _gauge("megatron.training.learning_rate", "none", "Learning rate.", _MEGATRON)
-TOKENS_PER_SEC = _gauge("megatron.training.tokens_per_sec", "tokens per second", "Tokens per second, all ranks together.", _MEGATRON)
+TOKENS_PER_SEC = _gauge(
+    "megatron.training.tokens_per_sec", "tokens per second", "Tokens per second, all ranks together.", _MEGATRON
+)
 MEMORY_ALLOCATED = _gauge(
     "megatron.training.memory_allocated_gb", "GiB", "Peak memory allocated on the exporting rank.", _MEGATRON
 )
@@ -142,16 +171,26 @@ NONFINITE = _counter(
     attributes=("signal",),
 )
 ITERATION = _gauge("megatron.training.iteration", "iterations", "Last finished iteration.", _OURS)
-TARGET_ITERATION = _gauge("megatron.training.target_iteration", "iterations", "Iteration at which the run is complete.", _OURS)
-CONSUMED_TOKENS = _gauge("megatron.training.consumed_tokens", "tokens", "Tokens seen since the start of the run.", _OURS, "{token}")
-CONSUMED_SAMPLES = _gauge("megatron.training.consumed_samples", "samples", "Samples seen since the start.", _LOG, "{sample}")
+TARGET_ITERATION = _gauge(
+    "megatron.training.target_iteration", "iterations", "Iteration at which the run is complete.", _OURS
+)
+CONSUMED_TOKENS = _gauge(
+    "megatron.training.consumed_tokens", "tokens", "Tokens seen since the start of the run.", _OURS, "{token}"
+)
+CONSUMED_SAMPLES = _gauge(
+    "megatron.training.consumed_samples", "samples", "Samples seen since the start.", _LOG, "{sample}"
+)
 VALIDATION_LOSS = _gauge("megatron.training.validation_loss", "none", "Loss on the validation set.", _LOG)
 LOSS_MAX = _gauge("megatron.training.loss_max", "none", "Largest loss of any rank.", _TITAN)
 LOSS_SCALE = _gauge("megatron.training.loss_scale", "none", "Scale of the loss in fp16 training.", _LOG)
 PARAMS_NORM = _gauge("megatron.training.params_norm", "none", "Norm of the parameters.", _LOG)
 NUM_ZEROS = _gauge("megatron.training.num_zeros", "none", "Zeros among the gradients.", _LOG)
-GLOBAL_BATCH_SIZE = _gauge("megatron.training.global_batch_size", "samples", "Samples of one iteration, all ranks together.", _LOG)
-MFU = _gauge("megatron.training.mfu", "share", "Model FLOP/s utilization; absent under quantized training.", _TITAN, "1")
+GLOBAL_BATCH_SIZE = _gauge(
+    "megatron.training.global_batch_size", "samples", "Samples of one iteration, all ranks together.", _LOG
+)
+MFU = _gauge(
+    "megatron.training.mfu", "share", "Model FLOP/s utilization; absent under quantized training.", _TITAN, "1"
+)
 DATA_LOADING_TIME = _gauge(
     "megatron.training.data_loading_time", "seconds", "Mean time a step waits for data.", _TITAN, "s"
 )
@@ -159,10 +198,16 @@ DATA_LOADING_SHARE = _gauge(
     "megatron.training.data_loading_share", "share", "Share of the step time spent waiting for data.", _TITAN, "1"
 )
 MEMORY_MAX_ACTIVE = _gauge("megatron.memory.max_active", "bytes", "Peak active memory.", _TITAN, "By")
-MEMORY_MAX_ACTIVE_SHARE = _gauge("megatron.memory.max_active_share", "share", "Peak active memory / capacity.", _TITAN, "1")
+MEMORY_MAX_ACTIVE_SHARE = _gauge(
+    "megatron.memory.max_active_share", "share", "Peak active memory / capacity.", _TITAN, "1"
+)
 MEMORY_MAX_RESERVED = _gauge("megatron.memory.max_reserved", "bytes", "Peak reserved memory.", _TITAN, "By")
-MEMORY_MAX_RESERVED_SHARE = _gauge("megatron.memory.max_reserved_share", "share", "Peak reserved memory / capacity.", _TITAN, "1")
-MEMORY_ALLOC_RETRIES = _counter("megatron.memory.alloc_retries", "retries", "Allocations that were tried again.", _TITAN)
+MEMORY_MAX_RESERVED_SHARE = _gauge(
+    "megatron.memory.max_reserved_share", "share", "Peak reserved memory / capacity.", _TITAN, "1"
+)
+MEMORY_ALLOC_RETRIES = _counter(
+    "megatron.memory.alloc_retries", "retries", "Allocations that were tried again.", _TITAN
+)
 MEMORY_OOMS = _counter("megatron.memory.ooms", "errors", "Out-of-memory errors.", _TITAN)
 TIMER_DURATION = _gauge(
     "megatron.timer.duration",
@@ -180,7 +225,9 @@ CHECKPOINT_LAST_SUCCESS_TIME = _gauge(
 CHECKPOINT_LAST_ITERATION = _gauge(
     "megatron.checkpoint.last_iteration", "iterations", "Iteration of the last complete checkpoint.", _OURS
 )
-CHECKPOINT_FAILURES = _counter("megatron.checkpoint.failures", "checkpoints", "Checkpoints that could not be saved.", _OURS)
+CHECKPOINT_FAILURES = _counter(
+    "megatron.checkpoint.failures", "checkpoints", "Checkpoints that could not be saved.", _OURS
+)
 EVALUATION_DURATION = _duration("megatron.evaluation.duration", "Time of one evaluation.", _OURS)
 WORLD_SIZE = _gauge("megatron.run.world_size", "GPUs", "Ranks of the run.", _OURS)
 GPUS_PER_NODE = _gauge("megatron.run.gpus_per_node", "GPUs", "Ranks on one node.", _OURS)
@@ -198,7 +245,9 @@ RUN_START_TIME = _gauge("megatron.run.start_time", "Unix time", "When the run st
 RUN_PHASE = _gauge("megatron.run.phase", "none", "1 for the phase the run is in, else 0.", _OURS, attributes=("phase",))
 RUN_ATTEMPT = _gauge("megatron.run.attempt", "none", "Number of the attempt, counted from 0.", _OURS)
 RUN_TIME = _counter("megatron.run.time", "seconds", "Time spent, by purpose.", _OURS, "s", attributes=("bucket",))
-SPAN_DURATION = _duration("megatron.span.duration", "Duration of spans, as a metric.", _OURS, attributes=("span", "group"))
+SPAN_DURATION = _duration(
+    "megatron.span.duration", "Duration of spans, as a metric.", _OURS, attributes=("span", "group")
+)
 
 CORE = (
     STEP_DURATION,
