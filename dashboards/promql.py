@@ -166,6 +166,11 @@ def one_of(label: str, values: Sequence[str]) -> Matcher:
     return Matcher(label, "=~", string("|".join(re.sub(r"([.+*?()|\[\]{}^$\\])", r"[\1]", v) for v in values)))
 
 
+def matching(label: str, pattern: str) -> Matcher:
+    """The label matches a regular expression as a whole."""
+    return Matcher(label, "=~", string(pattern))
+
+
 def variable(label: str, name: str) -> Matcher:
     """The label has a value chosen in the dashboard variable `name`, whatever characters it has.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -58,6 +59,21 @@ def spellings(metric: Metric, part: str = "", namespace: str = "") -> tuple[str,
     )
 
 
+def name_pattern(metric: Metric, part: str = "", namespace: str = "") -> str:
+    """The regular expression that matches exactly the `spellings` of a metric: an alternation, never a wildcard."""
+    *head, tail = metric.name.split(".")
+    unit = UNIT_SUFFIXES.get(metric.otel_unit)
+    pieces = (
+        f"({re.escape(namespace)}_)?" if namespace else "",
+        "(" + "|".join("".join(word + separator for word in head) for separator in ("_", "[.]")) + ")",
+        tail,
+        f"({unit})?" if unit else "",
+        "(_total)?" if metric.kind is Kind.COUNTER else "",
+        f"_{part}" if part else "",
+    )
+    return "".join(pieces)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scope:
     """What a query sees: one query, used by a panel and by a rule, cannot disagree with itself.
@@ -73,6 +89,8 @@ class Scope:
     """How far back a question about the whole run looks."""
     recorded: bool = False
     """Whether named signals are read from recording rules, or computed in place."""
+    world_size: int = 0
+    """GPUs of a run whose emitter does not say; 0 if the site does not say either."""
     back: str = ""
     memory: str = ""
 
@@ -90,8 +108,12 @@ class Scope:
 
         Shape: one sample per series, metric names kept where the run id is a label.
         """
-        names = promql.one_of("__name__", spellings(metric, part, self.series.namespace))
-        vector = self._instant(promql.selector([names, *matchers, *self._filter()]))
+        return self.select_any((metric, part), matchers=matchers)
+
+    def select_any(self, *parts: tuple[Metric, str], matchers: Sequence[Matcher] = ()) -> Expr:
+        """Instant vector of several metrics at once; for questions about their presence alone."""
+        names = "|".join(name_pattern(metric, part, self.series.namespace) for metric, part in parts)
+        vector = self._instant(promql.selector([promql.matching("__name__", names), *matchers, *self._filter()]))
         if self.series.identity == "target_info":
             vector = promql.without_name(vector)  # the join would stop on a series that arrives twice
         return self._identify(vector)
@@ -100,7 +122,7 @@ class Scope:
         self,
         metric: Metric,
         build: Callable[[Expr], Expr],
-        *,
+        *matchers: Matcher,
         combine: str = "max",
         by: Sequence[str] = (),
         part: str = "",
@@ -113,7 +135,7 @@ class Scope:
         labels = (self.run, *by)
         tagged = [
             promql.set_label(
-                promql.aggregate(combine, self._identify(build(self._exact(name))), labels), "spelling", str(place)
+                promql.aggregate(combine, self._identify(build(self._exact(name, matchers))), labels), "spelling", str(place)
             )
             for place, name in enumerate(spellings(metric, part, self.series.namespace))
         ]
@@ -123,8 +145,8 @@ class Scope:
         """Instant vector of a recording rule; every recording has the run label already."""
         return self._instant(promql.selector([], name))
 
-    def _exact(self, name: str) -> Expr:
-        return promql.selector([promql.equal("__name__", name), *self._filter()])
+    def _exact(self, name: str, matchers: Sequence[Matcher]) -> Expr:
+        return promql.selector([promql.equal("__name__", name), *matchers, *self._filter()])
 
     def _filter(self) -> tuple[Matcher, ...]:
         return self.matchers if self.series.identity == "target_info" else (self.run_matcher, *self.matchers)
@@ -160,18 +182,19 @@ class Scope:
         return newest.and_(claims(self.run_matcher)) * 0 + 1
 
 
-def panel_scope(series: SeriesSettings) -> Scope:
+def panel_scope(series: SeriesSettings, world_size: int = 0) -> Scope:
     """The scope of a panel: the chosen runs, and the chosen values of the site's further labels."""
     return Scope(
         series=series,
         run_matcher=promql.variable(series.run_label, "run"),
         matchers=tuple(promql.variable(label, promql.plain_label(label)) for label in series.labels),
         window="$window",
-        span="$__range",
+        span="1d",
+        world_size=world_size,
     )
 
 
-def rule_scope(series: SeriesSettings, *, recorded: bool) -> Scope:
+def rule_scope(series: SeriesSettings, world_size: int = 0, *, recorded: bool) -> Scope:
     """The scope of a rule: every run, fixed windows."""
     return Scope(
         series=series,
@@ -179,4 +202,5 @@ def rule_scope(series: SeriesSettings, *, recorded: bool) -> Scope:
         window="5m",
         span="6h",
         recorded=recorded,
+        world_size=world_size,
     )
