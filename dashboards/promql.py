@@ -12,6 +12,8 @@ from enum import IntEnum
 
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _DURATION = re.compile(r"([0-9]+(ms|[smhdwy]))+|\$[a-z_]+")
+_UNITS_S = {"y": 31_536_000, "w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_PARTS = re.compile("".join(f"(?:(?P<{unit}>[0-9]+){unit})?" for unit in _UNITS_S))
 
 
 class Rank(IntEnum):
@@ -116,6 +118,18 @@ def _duration(text: str) -> str:
     if not _DURATION.fullmatch(text):
         raise ValueError(f"dashboards.promql: a duration must be like '5m', '1h30m' or '$window' (got {text!r}).")
     return text
+
+
+def seconds(duration: str) -> int:
+    """Length of a duration as Prometheus writes it, units in falling order.
+
+    Raises: ValueError if it is not one, or not longer than nothing.
+    """
+    parts = _PARTS.fullmatch(duration)
+    length = sum(int(count) * _UNITS_S[unit] for unit, count in parts.groupdict("0").items()) if parts else 0
+    if not length:
+        raise ValueError(f"a duration must be like '30s', '5m' or '1h30m' (got {duration!r})")
+    return length
 
 
 def number(value: float) -> str:
