@@ -216,6 +216,11 @@ def aggregate(operator: str, vector: Expr, by: Sequence[str]) -> Expr:
     return Expr(f"{operator} by ({', '.join(label_name(label) for label in by)}) ({vector.text})")
 
 
+def count_values(label: str, vector: Expr, by: Sequence[str]) -> Expr:
+    """How many samples have each value, with the value as a label."""
+    return Expr(f"count_values by ({', '.join(by)}) ({string(label)}, {vector.text})")
+
+
 def without_name(vector: Expr) -> Expr:
     """The vector with its metric names dropped; two spellings of one series become one."""
     return Expr(f"max without () ({vector.text})")

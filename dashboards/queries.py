@@ -116,7 +116,19 @@ def world_size(scope: Scope) -> Expr:
     exported = latest(catalog.WORLD_SIZE, scope)
     if not scope.world_size:
         return exported
-    return exported.or_(by_run("max", signals.LOGS(scope), scope) * 0 + scope.world_size)
+    seen = by_run("count", scope.select_any(*signals.PRESENCE), scope)
+    return exported.or_(seen * 0 + scope.world_size)
+
+
+def with_gpus(vector: Expr, scope: Scope) -> Expr:
+    """The runs of a vector with the number of their GPUs as label `gpus`: what trouble costs, in a text.
+
+    The label is empty where nothing says the number. It changes only with the number, so no alert starts anew.
+    """
+    lately = world_size(scope.before("", memory=scope.span))
+    sizes = promql.count_values("gpus", lately, (scope.run,))
+    known = sizes.or_(signals.LAST_SEEN(scope) * 0 + 1, on=(scope.run,))
+    return vector.times(known, on=(scope.run,), group_left=("gpus",))
 
 
 # --- Numbers --------------------------------------------------------------------------------------------------------
@@ -294,7 +306,7 @@ def tokens_per_second(scope: Scope) -> Expr:
 
 
 def tokens_per_second_floor(scope: Scope) -> Expr:
-    """The limit of TrainingThroughput's collapse: a share of the median of the hours before.
+    """The limit of ThroughputCollapse: a share of the median of the hours before.
 
     Unit: tokens per second.
     """
@@ -398,9 +410,8 @@ def run_choices(scope: Scope) -> Expr:
     """
     known = (promql.not_equal(scope.series.run_label, ""), promql.Matcher(scope.series.run_label, "!~", '".*`.*"'))
     every = replace(scope, run_matcher=known[0])
-    parts = ((catalog.STEP_DURATION, "count"), (catalog.LOSS, ""), (catalog.RUN_PHASE, ""))
     extra = known[1:] if scope.series.identity == "label" else ()
-    seen = (by_run("count", every.select_any(*parts, matchers=extra), scope) * 0 + TIME).range("$__range")
+    seen = (by_run("count", every.select_any(*signals.PRESENCE, matchers=extra), scope) * 0 + TIME).range("$__range")
     last, first = promql.call("max_over_time", seen), promql.call("min_over_time", seen)
     return promql.call("sort_desc", promql.call("floor", last / 600) + first / 10_000_000_000)
 

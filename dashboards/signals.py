@@ -89,9 +89,12 @@ def changed(query: Query, scope: Scope, memory: str = GAP) -> Expr:
     return now.unless(now.equals(query(scope.before("1m", memory=memory))))
 
 
+PRESENCE = ((catalog.STEP_DURATION, "count"), (catalog.LOSS, ""), (catalog.RUN_PHASE, ""))
+"""Metrics of which every run exports at least one as long as it lives."""
+
+
 def _present(scope: Scope) -> Expr:
-    parts = ((catalog.STEP_DURATION, "count"), (catalog.LOSS, ""), (catalog.RUN_PHASE, ""))
-    return by_run("count", scope.select_any(*parts), scope)
+    return by_run("count", scope.select_any(*PRESENCE), scope)
 
 
 def in_phase(scope: Scope, *phases: str) -> Expr:
@@ -161,6 +164,10 @@ Both ends and the number are taken over the span, so that processes that died in
 """
 
 
+WARM_UP_ITERATIONS = 100
+WARM_UP_LOGS = 3
+
+
 def settled(scope: Scope) -> Expr:
     """A sample for each run past its warm-up, in which fp16 training skips steps to find its loss scale.
 
@@ -171,8 +178,6 @@ def settled(scope: Scope) -> Expr:
     return (iteration > WARM_UP_ITERATIONS).or_((logs > WARM_UP_LOGS).unless(iteration))
 
 
-WARM_UP_ITERATIONS = 100
-WARM_UP_LOGS = 3
 
 
 def nonfinite_count(scope: Scope) -> Expr:

@@ -1,0 +1,1 @@
+"""One module per target; each translates a Bundle into files: `render(bundle) -> {path: text}`."""

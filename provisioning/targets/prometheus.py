@@ -1,0 +1,43 @@
+"""Prometheus rule files: the recording rules of the signals, and the alerts that stand on them."""
+
+from __future__ import annotations
+
+from alerts.rule import AlertRule
+from dashboards import signals
+from dashboards.scope import Scope, rule_scope
+from provisioning.bundle import Bundle
+from provisioning.site import Site
+from provisioning.targets import texts
+from provisioning.targets.yaml_text import dump
+
+_DIALECT = texts.Dialect(value="$value")
+
+
+def render(bundle: Bundle) -> dict[str, str]:
+    """One file of recording rules and one per group of alerts, under `prometheus/rules`.
+
+    Classic rule syntax only: no key that Prometheus 2.42, Mimir, Thanos or vmalert refuses.
+    """
+    site = bundle.site
+    scope = rule_scope(site.series, site.run.world_size, recorded=True)
+    records = [{"record": signal.name, "expr": str(signal.rule(scope))} for signal in signals.SIGNALS]
+    groups = {"signals": records}
+    for group in bundle.rule_groups:
+        groups[group.name] = [alert(rule, site, scope) for rule in group.rules]
+    return {f"prometheus/rules/{name}.yaml": _file(name, rules, site) for name, rules in groups.items()}
+
+
+def alert(rule: AlertRule, site: Site, scope: Scope) -> dict[str, object]:
+    """One alerting rule in Prometheus' format."""
+    return {
+        "alert": rule.name,
+        "expr": str(rule.expr(scope)),
+        "for": rule.hold,
+        "labels": texts.labels(rule, site, _DIALECT),
+        "annotations": texts.annotations(rule, site, _DIALECT),
+    }
+
+
+def _file(name: str, rules: list[dict[str, object]], site: Site) -> str:
+    group = {"name": f"megatron-watch-{name}", "interval": site.alerting.interval, "rules": rules}
+    return dump({"groups": [group]})

@@ -1,0 +1,59 @@
+"""What the alerts of every target say: texts, links and labels, with a target's own templates in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from alerts.rule import AlertRule, Severity, Text
+from provisioning.site import Site
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How a target writes a label and the value of an alert into a text."""
+
+    value: str
+    """Template expression of the value."""
+    dollar: str = "$"
+    """How the target's files write a dollar sign in a label."""
+
+
+_FORMS = {"duration": "humanizeDuration", "percentage": "humanizePercentage", "": "humanize"}
+
+
+def fill(text: Text, run_label: str, dialect: Dialect) -> str:
+    """The text with template expressions in place of its fields."""
+
+    def field(name: str, form: str) -> str:
+        if name == "run":
+            return f"{{{{ $labels.{run_label} }}}}"
+        if name == "gpus":
+            return "{{ with $labels.gpus }}{{ . }} GPUs{{ else }}All GPUs{{ end }}"
+        return f"{{{{ {dialect.value} | {_FORMS[form]} }}}}"
+
+    return text.fill(field)
+
+
+def labels(rule: AlertRule, site: Site, dialect: Dialect) -> dict[str, str]:
+    """Severity in the site's words, and the run under the name that routing relies on."""
+    words: Mapping[Severity, str] = {severity: site.alerting.severities[severity.value] for severity in Severity}
+    severity = words[rule.severity]
+    if rule.severity_without_signals is not None:
+        signals = f"{dialect.dollar}labels.signals"
+        weaker = words[rule.severity_without_signals]
+        severity = f'{{{{ if eq {signals} "yes" }}}}{severity}{{{{ else }}}}{weaker}{{{{ end }}}}'
+    run = {"run": f"{{{{ {dialect.dollar}labels.{site.series.run} }}}}"} if rule.per_run else {}
+    return {"severity": severity, **run}
+
+
+def annotations(rule: AlertRule, site: Site, dialect: Dialect) -> dict[str, str]:
+    """Summary, description, and the links to the panel and to the runbook."""
+    dashboard, panel = rule.panel
+    run = f"&var-run={{{{ $labels.{site.series.run} | urlquery }}}}" if rule.per_run else ""
+    return {
+        "summary": fill(rule.summary, site.series.run, dialect),
+        "description": fill(rule.description, site.series.run, dialect),
+        "panel_url": f"{site.grafana.url}/d/{dashboard}?viewPanel={int(panel)}{run}",
+        "runbook_url": f"{site.runbook_url}#{rule.name.lower()}",
+    }
