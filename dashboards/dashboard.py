@@ -33,7 +33,11 @@ class BoardSettings:
     """Shortest window of rates and averages: three times the slowest log interval that shall show without a gap."""
 
     def __post_init__(self) -> None:
-        if seconds(self.min_window) < SHORTEST_WINDOW_S:
+        try:
+            length_s = seconds(self.min_window)
+        except ValueError as error:
+            raise ValueError(f"min_window {error}") from None
+        if length_s < SHORTEST_WINDOW_S:
             raise ValueError(f"min_window must be at least {SHORTEST_WINDOW_S}s (got {self.min_window!r})")
 
 

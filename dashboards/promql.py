@@ -128,7 +128,7 @@ def seconds(duration: str) -> int:
     parts = _PARTS.fullmatch(duration)
     length = sum(int(count) * _UNITS_S[unit] for unit, count in parts.groupdict("0").items()) if parts else 0
     if not length:
-        raise ValueError(f"a duration must be like '30s', '5m' or '1h30m' (got {duration!r})")
+        raise ValueError(f"must be a duration like '30s', '5m' or '1h30m' (got {duration!r})")
     return length
 
 

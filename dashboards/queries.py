@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dashboards import promql, signals
 from dashboards.promql import INFINITY, TIME, Expr
-from dashboards.scope import Scope
+from dashboards.scope import Scope, SeriesSettings
 from dashboards.signals import by_run, in_phase, per_process
 from emitter import catalog
 from emitter.catalog import Metric
@@ -390,7 +390,13 @@ def phase_code(scope: Scope) -> Expr:
         )
         return at_work.equals(1)
 
-    codes = (("startup", STARTUP), ("evaluate", EVALUATE), ("checkpoint", CHECKPOINT), ("train", TRAIN), ("ended", ENDED))
+    codes = (
+        ("startup", STARTUP),
+        ("evaluate", EVALUATE),
+        ("checkpoint", CHECKPOINT),
+        ("train", TRAIN),
+        ("ended", ENDED),
+    )
     return promql.any_of(*(seen(phase) * 0 + code for phase, code in codes))
 
 
@@ -419,3 +425,17 @@ def run_choices(scope: Scope) -> Expr:
 def watchdog(_scope: Scope) -> Expr:
     """Always true."""
     return promql.call("vector", 1)
+
+
+def label_choices(label: str, scope: Scope) -> Expr:
+    """Every value of one of the site's further labels in the dashboard's time range, whatever run has it.
+
+    Shape: one series per value, with nothing but the label in its plain form.
+    Unit:  none; the value only counts series.
+    """
+    sound = promql.Matcher(label, "!~", '".*`.*"')
+    series = SeriesSettings(namespace=scope.series.namespace)
+    every = replace(scope, series=series, run_matcher=sound, matchers=(promql.not_equal(label, ""),))
+    seen = promql.call("last_over_time", every.select_any(*signals.PRESENCE).range("$__range"))
+    plain = promql.plain_label(label)
+    return promql.aggregate("count", seen if plain == label else promql.copy_label(seen, label, plain), (plain,))
