@@ -1,0 +1,349 @@
+"""Instruments of the catalog, and the two functions that record into them.
+
+A recording is a plain store: the last value of a gauge and the sum of a counter go into a dictionary,
+the values of a histogram into a queue. Observable instruments read them when a reader collects. That
+keeps the OpenTelemetry SDK, some microseconds an instrument, out of the training loop, and lets a gauge
+withdraw its point, which a synchronous one cannot.
+
+Needs the OpenTelemetry API only, and does nothing where even that is missing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from math import isfinite
+from threading import RLock
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
+from weakref import WeakKeyDictionary, ref
+
+from . import catalog
+from .catalog import Kind, Metric
+
+try:
+    from opentelemetry import metrics as _otel
+except ImportError:
+    _otel = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+AttributeValue = str | bool | int | float
+_Key = tuple[tuple[str, AttributeValue], ...]
+"""Attributes of a point, sorted by name."""
+
+QUEUE_LIMIT = 10_000
+"""Histogram values that wait for a collection: a megabyte at most, and half a day of one value every 5 s."""
+
+_log = logging.getLogger(__name__)
+_no_op_class: type = type(None) if _otel is None else _otel.NoOpMeter
+
+
+class _Once:
+    """Warnings, each kind given once."""
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+
+    def warn(self, kind: str, message: str, *details: object) -> None:
+        if kind not in self._given:
+            self._given.add(kind)
+            _log.warning(message, *details)
+
+
+class _Store:
+    """Values of one metric, as the training loop left them."""
+
+    def __init__(self, metric: Metric, once: _Once) -> None:
+        self.metric = metric
+        self._once = once
+
+    def take(self, value: SupportsFloat, key: _Key = ()) -> None:
+        """Keep a value."""
+        try:
+            number = float(value)
+        except Exception as error:  # a tensor may raise anything
+            self._drop("a value must be a number", repr(error))
+            return
+        if isfinite(number):
+            self._keep(number, key)
+        else:
+            self._lose(number, key)
+
+    def _keep(self, number: float, key: _Key) -> None:
+        raise NotImplementedError
+
+    def _lose(self, number: float, key: _Key) -> None:
+        """Deal with a NaN or Inf, which OpenTelemetry does not carry."""
+        self._drop("a value must be finite", str(number))
+
+    def _drop(self, rule: str, got: str) -> None:
+        name = self.metric.name
+        self._once.warn(f"{name}: {rule}", "%s: %s (got %s). Such values are left out.", name, rule, got)
+
+
+class _Counter(_Store):
+    """Sums."""
+
+    def __init__(self, metric: Metric, once: _Once) -> None:
+        super().__init__(metric, once)
+        self.points: dict[_Key, float] = {}
+        self._lock = RLock()
+
+    def _keep(self, number: float, key: _Key) -> None:
+        if number < 0:
+            self._drop("a counter never falls", str(number))
+        elif number == 0 and key in self.points:
+            pass  # the usual case, worth no lock
+        else:
+            with self._lock:
+                self.points[key] = self.points.get(key, 0) + number
+
+
+class _Gauge(_Store):
+    """Last values. One that is not finite withdraws the point."""
+
+    def __init__(self, metric: Metric, once: _Once, nonfinite: _Counter) -> None:
+        super().__init__(metric, once)
+        self.points: dict[_Key, float] = {}
+        self._nonfinite = nonfinite if metric.short in catalog.SIGNALS else None
+
+    def _keep(self, number: float, key: _Key) -> None:
+        self.points[key] = number
+
+    def _lose(self, number: float, key: _Key) -> None:
+        self.points.pop(key, None)
+        if self._nonfinite is None:
+            super()._lose(number, key)
+        else:
+            self._nonfinite.take(1, (("signal", self.metric.short),))
+
+
+class _Histogram(_Store):
+    """Values that wait until a reader collects, or until the queue is full."""
+
+    def __init__(self, metric: Metric, once: _Once, edge: _Edge) -> None:
+        super().__init__(metric, once)
+        self._edge = ref(edge)
+        self._queue: deque[tuple[float, _Key]] = deque()
+
+    def _keep(self, number: float, key: _Key) -> None:
+        if number < 0:
+            self._drop("a value must be 0 or more", str(number))
+            return
+        self._queue.append((number, key))
+        if len(self._queue) > QUEUE_LIMIT:
+            edge = self._edge()
+            self.drain(edge.histograms.get(self) if edge else None, 1)  # one for one: no call takes long
+
+    def drain(self, instrument: Any | None, limit: int = sys.maxsize) -> None:
+        """Hand over the oldest values to the instrument; without one they are lost."""
+        for _ in range(limit):
+            try:
+                number, key = self._queue.popleft()
+            except IndexError:  # empty
+                return
+            try:
+                if instrument is not None:
+                    instrument.record(number, dict(key))
+            except Exception as error:
+                self._drop("a value must be recorded", repr(error))
+
+
+class _Edge:
+    """What a meter's instruments own: the way from the stores to the SDK.
+
+    The recorder refers to it weakly: an instrument may refer to its meter, and a meter that its own
+    recorder kept alive would never leave the cache.
+    """
+
+    def __init__(self) -> None:
+        self.histograms: dict[_Histogram, Any] = {}
+
+    def drain(self) -> None:
+        for store, instrument in self.histograms.copy().items():
+            store.drain(instrument)
+
+    def callback(self, store: _Counter | _Gauge) -> Callable[[CallbackOptions], list[Observation]]:
+        """Observes the points of a store, having filled the histograms, which are collected after all callbacks."""
+
+        def observe(_options: CallbackOptions) -> list[Observation]:
+            self.drain()
+            return [_otel.Observation(number, dict(key)) for key, number in store.points.copy().items()]
+
+        return observe
+
+
+_Take = Callable[[SupportsFloat], None]
+
+
+class _Core(NamedTuple):
+    """How each parameter of record_training_metrics is kept."""
+
+    step_duration_ms: _Take
+    loss: _Take
+    throughput_tflops: _Take
+    grad_norm: _Take
+    skipped_iters: _Take
+    learning_rate: _Take
+    tokens_per_sec: _Take
+    memory_allocated_gb: _Take
+
+
+class _Recorder:
+    """The stores of one meter; it never refers to the meter, under which it is cached weakly."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._once = _Once()
+        self._lock = RLock()
+        self._stores: dict[str, _Store] = {}
+        edge = _Edge()
+        self._edge = ref(edge)
+        self._nonfinite = _Counter(catalog.NONFINITE, self._once)
+        self._stores[catalog.NONFINITE.name] = self._nonfinite
+        self._create(meter, self._nonfinite, edge)
+        for signal in catalog.SIGNALS:
+            self._nonfinite.take(0, (("signal", signal),))
+        self.core = _Core(*(self.store(meter, metric).take for metric in catalog.CORE))
+        self.store(meter, catalog.SKIPPED_ITERS).take(0)
+
+    def store(self, meter: Meter, metric: Metric) -> _Store:
+        """The store of a metric; creates the instrument at first sight."""
+        store = self._stores.get(metric.name)
+        if store is None:
+            with self._lock:
+                store = self._stores.get(metric.name) or self._new_store(meter, metric)
+        return store
+
+    def _new_store(self, meter: Meter, metric: Metric) -> _Store:
+        edge = self._edge() or _Edge()
+        store: _Store
+        if metric.kind is Kind.HISTOGRAM:
+            store = _Histogram(metric, self._once, edge)
+        elif metric.kind is Kind.COUNTER:
+            store = _Counter(metric, self._once)
+        else:
+            store = _Gauge(metric, self._once, self._nonfinite)
+        self._create(meter, store, edge)
+        self._stores[metric.name] = store
+        return store
+
+    def _create(self, meter: Meter, store: _Store, edge: _Edge) -> None:
+        metric = store.metric
+        declared = {"unit": metric.otel_unit, "description": metric.meaning}
+        try:
+            if isinstance(store, _Histogram):
+                edge.histograms[store] = _create_histogram(meter, metric)
+            elif isinstance(store, _Counter):
+                meter.create_observable_counter(metric.name, [edge.callback(store)], **declared)
+            elif isinstance(store, _Gauge):
+                meter.create_observable_gauge(metric.name, [edge.callback(store)], **declared)
+        except Exception as error:
+            self._once.warn(
+                "create", "%s: the instrument cannot be created (got %r). Not exported.", metric.name, error
+            )
+
+
+def _create_histogram(meter: Meter, metric: Metric) -> Any:
+    try:
+        return meter.create_histogram(
+            metric.name,
+            unit=metric.otel_unit,
+            description=metric.meaning,
+            explicit_bucket_boundaries_advisory=metric.bounds,
+        )
+    except TypeError:  # an API older than the advisory
+        return meter.create_histogram(metric.name, unit=metric.otel_unit, description=metric.meaning)
+
+
+_recorders: WeakKeyDictionary[Meter, _Recorder] = WeakKeyDictionary()
+_lock = RLock()
+_once = _Once()
+
+
+def prepare(meter: Meter) -> None:
+    """Create a meter's instruments before its first recording, so that its counters show 0 from then on."""
+    if _otel is not None and meter.__class__ is not _no_op_class:
+        _recorder(meter)
+
+
+def _recorder(meter: Meter) -> _Recorder:
+    with _lock:
+        recorder = _recorders.get(meter)
+        if recorder is None:
+            recorder = _recorders[meter] = _Recorder(meter)
+        return recorder
+
+
+def record_training_metrics(
+    meter: Meter | None,
+    step_duration_ms: SupportsFloat | None = None,
+    loss: SupportsFloat | None = None,
+    throughput_tflops: SupportsFloat | None = None,
+    grad_norm: SupportsFloat | None = None,
+    skipped_iters: SupportsFloat | None = None,
+    learning_rate: SupportsFloat | None = None,
+    tokens_per_sec: SupportsFloat | None = None,
+    memory_allocated_gb: SupportsFloat | None = None,
+) -> None:
+    """Record the metrics of a log interval; a drop-in for Megatron-LM's function of this name.
+
+    None is left out: a gauge keeps its last value. Never raises; each kind of failure is logged once.
+    """
+    if meter is None or meter.__class__ is _no_op_class or _otel is None:
+        return
+    try:
+        core = (_recorders.get(meter) or _recorder(meter)).core
+        if step_duration_ms is not None:
+            core.step_duration_ms(step_duration_ms)
+        if loss is not None:
+            core.loss(loss)
+        if throughput_tflops is not None:
+            core.throughput_tflops(throughput_tflops)
+        if grad_norm is not None:
+            core.grad_norm(grad_norm)
+        if skipped_iters is not None:
+            core.skipped_iters(skipped_iters)
+        if learning_rate is not None:
+            core.learning_rate(learning_rate)
+        if tokens_per_sec is not None:
+            core.tokens_per_sec(tokens_per_sec)
+        if memory_allocated_gb is not None:
+            core.memory_allocated_gb(memory_allocated_gb)
+    except Exception as error:
+        _once.warn("training", "emitter.record_training_metrics: cannot record (got %r). Training goes on.", error)
+
+
+def record(
+    meter: Meter | None,
+    metric: Metric,
+    value: SupportsFloat | None,
+    attributes: Mapping[str, AttributeValue] | None = None,
+) -> None:
+    """Record one value of a catalog entry: set a gauge, add to a counter, observe with a histogram.
+
+    None is left out. Each kind of failure is logged once.
+
+    Raises: ValueError if the entry does not declare one of the attributes; nothing else, ever.
+    """
+    key: _Key = () if not attributes else _checked(metric, attributes)
+    if meter is None or value is None or meter.__class__ is _no_op_class or _otel is None:
+        return
+    try:
+        recorder = _recorders.get(meter) or _recorder(meter)
+        recorder.store(meter, metric).take(value, key)
+    except Exception as error:
+        _once.warn(f"record {metric}", "emitter.record: cannot record %s (got %r). Training goes on.", metric, error)
+
+
+def _checked(metric: Metric, attributes: Mapping[str, AttributeValue]) -> _Key:
+    for name in attributes:
+        if name not in metric.attributes:
+            declared = ", ".join(metric.attributes) or "none"
+            near = difflib.get_close_matches(name, metric.attributes, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"emitter.record: {metric.name!r} has the attributes: {declared} (got {name!r}).{hint}")
+    return tuple(sorted(attributes.items()))
