@@ -1,0 +1,1 @@
+"""Local servers on loopback: found or fetched, started and stopped."""

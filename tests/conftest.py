@@ -1,0 +1,62 @@
+"""Fixtures that several test files share: servers on loopback."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from provisioning.errors import ProvisioningError
+from provisioning.stack import tools
+from provisioning.stack.prometheus import Prometheus
+
+SUITES = {"prometheus2": "bookworm", "prometheus3": "sid"}
+"""Debian suite that has the oldest version we serve (2.42) and the newest (3.x)."""
+
+
+def tool(name: str, suite: str | None = None) -> Path:
+    """Binary of a tool. Where it is missing the test is skipped with what to install; with CI set it fails."""
+    try:
+        return tools.find(name, suite)
+    except ProvisioningError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def prometheus2() -> Path:
+    """Binary of the oldest Prometheus we serve."""
+    return tool("prometheus", SUITES["prometheus2"])
+
+
+@pytest.fixture(scope="session")
+def prometheus3() -> Path:
+    """Binary of the newest Prometheus we serve."""
+    return tool("prometheus", SUITES["prometheus3"])
+
+
+@pytest.fixture(scope="session", params=list(SUITES))
+def prometheus_binary(request: pytest.FixtureRequest) -> Path:
+    """Binary of each Prometheus we serve; the test runs once with each."""
+    return tool("prometheus", SUITES[request.param])
+
+
+@pytest.fixture(scope="session", params=list(SUITES))
+def promtool_binary(request: pytest.FixtureRequest) -> Path:
+    """The promtool of each Prometheus we serve; the test runs once with each."""
+    return tool("promtool", SUITES[request.param])
+
+
+@pytest.fixture
+def start_prometheus() -> Iterator[Callable[..., Prometheus]]:
+    """Start a server as `Prometheus(…)` takes it; it is stopped after the test, which fails if the server died."""
+    with ExitStack() as running:
+
+        def start(binary: Path, **options: object) -> Prometheus:
+            return running.enter_context(Prometheus(binary, **options))  # type: ignore[arg-type]
+
+        yield start
