@@ -24,6 +24,9 @@ SHORTEST_WINDOW_S = 60
 
 Engine = Literal["grafana", "prometheus"]
 
+Role = Literal["value", "good", "bad", "marks", "limit"]
+"""What the series of a query say: a value; one that is fine, or not; moments of trouble; a limit of an alert."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BoardSettings:
@@ -50,8 +53,9 @@ class View:
     alert_engine: Engine
     alert_folder: str
     """Grafana folder of the alert rules, for boards that list them."""
-    datasource: str
-    """Name of the data source that a board opens with."""
+    datasource_name: str
+    datasource_uid: str
+    """The data source that a board opens with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,7 @@ class Query:
     """The value now, instead of values over the time range."""
     table: bool = False
     """Labels become columns."""
+    role: Role = "value"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -257,7 +257,8 @@ def _problem(name: str, item: Mapping[str, Any]) -> str:
     elif kind == "value_error":
         must = str(item["ctx"]["error"])
         subject, _, rest = must.partition(" ")
-        if subject in _fields(_section(path)) and rest.startswith("must "):  # the settings classes know their keys, not where they stand
+        if subject in _fields(_section(path)) and rest.startswith("must "):
+            # The settings classes of the lower packages know their keys, not where those stand.
             path, must = [*path, subject], rest
         must, _, came = must.partition(" (got ")
         got = came[:-1] or got

@@ -1,0 +1,318 @@
+"""`training-run`: one run, the page to open at 3 am. The verdict first, then what it rests on."""
+
+from __future__ import annotations
+
+from dashboards import ids, queries, style
+from dashboards.dashboard import Dashboard, Panel, View
+from dashboards.ids import RunPanel
+from dashboards.scope import Scope
+from emitter import catalog
+
+
+def dashboard(view: View) -> Dashboard:
+    """The dashboard of a site."""
+    scope = view.scope
+    return Dashboard(
+        uid=ids.RUN,
+        title="Training run",
+        description="Is the run dead, slow or diverging, or is only its telemetry broken; since when, at what cost.",
+        variables=style.variables(view),
+        rows=(
+            style.row(
+                "Verdict",
+                state_panel(scope),
+                since_progress_panel(scope),
+                iteration_panel(scope),
+                eta_panel(scope),
+                gpus_panel(scope),
+                firing_alerts_panel(view),
+                phase_panel(scope),
+            ),
+            style.row(
+                "Learning",
+                loss_panel(scope),
+                grad_norm_panel(scope),
+                learning_rate_panel(scope),
+                skipped_panel(scope),
+                nonfinite_panel(scope),
+            ),
+            style.row(
+                "Speed and memory",
+                tokens_per_second_panel(scope),
+                tokens_per_gpu_panel(scope),
+                step_time_panel(scope),
+                step_time_quantiles_panel(scope),
+                tflops_panel(scope),
+                memory_panel(scope),
+            ),
+        ),
+    )
+
+
+# --- Verdict --------------------------------------------------------------------------------------------------------
+
+
+def state_panel(scope: Scope) -> Panel:
+    """What the run does now, in one word."""
+    return style.state(
+        id=RunPanel.STATE,
+        title="State",
+        description="The worst that holds now: an alert's own condition in capitals, else the phase the run is in; "
+        "grey means that nothing of it was seen in the time range.",
+        unit="none",
+        queries=(style.now(queries.state(scope)),),
+        needs=(catalog.STEP_DURATION,),
+        no_value="not seen",
+        width=5,
+    )
+
+
+def since_progress_panel(scope: Scope) -> Panel:
+    """Time since the last log interval."""
+    return style.stat(
+        id=RunPanel.SINCE_PROGRESS,
+        title="Since progress",
+        description="Time since the run last finished a log interval; red as soon as TrainingHung is true, which waits "
+        "for several intervals of the run's own length.",
+        unit="seconds",
+        queries=(
+            style.now(queries.silence(scope).unless(queries.hung(scope)), role="good"),
+            style.now(queries.hung(scope), role="bad"),
+        ),
+        needs=(catalog.STEP_DURATION,),
+        no_value="not seen",
+        decimals=1,
+        width=5,
+    )
+
+
+def iteration_panel(scope: Scope) -> Panel:
+    """Where the run is, and where it shall end."""
+    return style.stat(
+        id=RunPanel.ITERATION,
+        title="Iteration",
+        description="Last finished iteration and the one at which the run is complete; unmodified Megatron-LM exports "
+        "neither.",
+        unit=catalog.ITERATION.unit,
+        queries=(
+            style.now(queries.iteration(scope), "done"),
+            style.now(queries.target_iteration(scope), "target"),
+        ),
+        needs=(catalog.ITERATION, catalog.TARGET_ITERATION),
+        no_value="not exported",
+        width=5,
+    )
+
+
+def eta_panel(scope: Scope) -> Panel:
+    """Time until the run is complete."""
+    return style.stat(
+        id=RunPanel.ETA,
+        title="Time left",
+        description="Time until the target iteration at the speed of the last hour; empty while the run stands still "
+        "or exports no iteration.",
+        unit="seconds",
+        queries=(style.now(queries.eta(scope)),),
+        needs=(catalog.ITERATION, catalog.TARGET_ITERATION),
+        no_value="unknown",
+        decimals=1,
+        width=5,
+    )
+
+
+def gpus_panel(scope: Scope) -> Panel:
+    """How many GPUs stand idle when the run does."""
+    return style.stat(
+        id=RunPanel.GPUS,
+        title="GPUs",
+        description="GPUs that wait while the run does not progress; where the emitter does not export it, set "
+        "`run.world_size` in site.yaml.",
+        unit=catalog.WORLD_SIZE.unit,
+        queries=(style.now(queries.world_size(scope)),),
+        needs=(catalog.WORLD_SIZE,),
+        no_value="not exported",
+    )
+
+
+def firing_alerts_panel(view: View) -> Panel:
+    """The alerts of the run."""
+    return style.firing_alerts(
+        view,
+        id=RunPanel.FIRING_ALERTS,
+        title="Firing alerts",
+        description="Alerts of the chosen run; each links to its page of the runbook.",
+    )
+
+
+def phase_panel(scope: Scope) -> Panel:
+    """What the run did over time."""
+    return style.timeline(
+        id=RunPanel.PHASE,
+        title="Phase",
+        description="What the run said it was doing; a hole is time without telemetry, and unmodified Megatron-LM "
+        "says nothing.",
+        unit="none",
+        queries=(style.line(scope, queries.phase_code(scope)),),
+        needs=(catalog.RUN_PHASE,),
+        width=12,
+        height=6,
+    )
+
+
+# --- Learning -------------------------------------------------------------------------------------------------------
+
+
+def loss_panel(scope: Scope) -> Panel:
+    """Training loss."""
+    return style.timeseries(
+        id=RunPanel.LOSS,
+        title="Loss",
+        description="Falls, then flattens; a red bar is a window in which loss or gradient norm was NaN or Inf.",
+        unit=catalog.LOSS.unit,
+        queries=(
+            style.line(scope, queries.loss(scope)),
+            style.marks(scope, queries.nonfinite_marks(scope), "not finite"),
+        ),
+        needs=(catalog.LOSS,),
+        width=24,
+        height=9,
+    )
+
+
+def grad_norm_panel(scope: Scope) -> Panel:
+    """Gradient norm."""
+    return style.timeseries(
+        id=RunPanel.GRAD_NORM,
+        title="Gradient norm",
+        description="Steady after warm-up; it often leaps a little before the loss does.",
+        unit=catalog.GRAD_NORM.unit,
+        queries=(style.line(scope, queries.grad_norm(scope)),),
+        needs=(catalog.GRAD_NORM,),
+    )
+
+
+def learning_rate_panel(scope: Scope) -> Panel:
+    """Learning rate."""
+    return style.timeseries(
+        id=RunPanel.LEARNING_RATE,
+        title="Learning rate",
+        description="Follows its schedule; a leap after a restart means that the schedule was not restored.",
+        unit=catalog.LEARNING_RATE.unit,
+        queries=(style.line(scope, queries.learning_rate(scope)),),
+        needs=(catalog.LEARNING_RATE,),
+    )
+
+
+def skipped_panel(scope: Scope) -> Panel:
+    """Skipped iterations."""
+    return style.timeseries(
+        id=RunPanel.SKIPPED,
+        title="Skipped iterations",
+        description="Iterations without an update within the window before each moment; a few at the start are the "
+        "search for a loss scale.",
+        unit=catalog.SKIPPED_ITERS.unit,
+        queries=(style.line(scope, queries.skipped(scope)),),
+        needs=(catalog.SKIPPED_ITERS,),
+        bars=True,
+        height=6,
+    )
+
+
+def nonfinite_panel(scope: Scope) -> Panel:
+    """NaN and Inf values."""
+    return style.timeseries(
+        id=RunPanel.NONFINITE,
+        title="NaN and Inf",
+        description="Values that were not finite within the window before each moment; zero is healthy, and empty "
+        "means that nothing counts them.",
+        unit=catalog.NONFINITE.unit,
+        queries=(style.line(scope, queries.nonfinite(scope), by="signal"),),
+        needs=(catalog.NONFINITE,),
+        bars=True,
+        height=6,
+    )
+
+
+# --- Speed and memory -----------------------------------------------------------------------------------------------
+
+
+def tokens_per_second_panel(scope: Scope) -> Panel:
+    """Training speed."""
+    return style.timeseries(
+        id=RunPanel.TOKENS_PER_SECOND,
+        title="Tokens per second",
+        description="Speed of all ranks together; below the dashed line, a share of the run's own median, "
+        "ThroughputCollapse fires.",
+        unit=catalog.TOKENS_PER_SEC.unit,
+        queries=(
+            style.line(scope, queries.tokens_per_second(scope)),
+            style.limit(scope, queries.tokens_per_second_floor(scope), "collapse"),
+        ),
+        needs=(catalog.TOKENS_PER_SEC,),
+    )
+
+
+def tokens_per_gpu_panel(scope: Scope) -> Panel:
+    """Speed that can be compared between sizes."""
+    return style.timeseries(
+        id=RunPanel.TOKENS_PER_GPU,
+        title="Tokens per second and GPU",
+        description="Speed of one GPU, comparable between runs of different size; empty while the number of GPUs is "
+        "not known.",
+        unit=catalog.TOKENS_PER_SEC.unit,
+        queries=(style.line(scope, queries.tokens_per_gpu(scope)),),
+        needs=(catalog.TOKENS_PER_SEC, catalog.WORLD_SIZE),
+    )
+
+
+def step_time_panel(scope: Scope) -> Panel:
+    """Mean step time."""
+    return style.timeseries(
+        id=RunPanel.STEP_TIME,
+        title="Step time, mean",
+        description="Right whatever the buckets are; a rise of some percent is one slow GPU.",
+        unit=catalog.STEP_DURATION.unit,
+        queries=(style.line(scope, queries.step_time_mean(scope)),),
+        needs=(catalog.STEP_DURATION,),
+    )
+
+
+def step_time_quantiles_panel(scope: Scope) -> Panel:
+    """Spread of the step time."""
+    return style.timeseries(
+        id=RunPanel.STEP_TIME_QUANTILES,
+        title="Step time, quantiles of log intervals",
+        description="Each observation is the mean of one log interval, and as coarse as its bucket: the lines part "
+        "when some intervals are slow, single slow steps do not show.",
+        unit=catalog.STEP_DURATION.unit,
+        queries=(
+            style.line(scope, queries.step_time_quantile(0.5, scope), "p50"),
+            style.line(scope, queries.step_time_quantile(0.95, scope), "p95"),
+        ),
+        needs=(catalog.STEP_DURATION,),
+    )
+
+
+def tflops_panel(scope: Scope) -> Panel:
+    """Model FLOP/s."""
+    return style.timeseries(
+        id=RunPanel.TFLOPS,
+        title="TFLOP/s per GPU",
+        description="Model FLOP/s of one GPU; Megatron-LM exports it only with --log-throughput.",
+        unit=catalog.THROUGHPUT_TFLOPS.unit,
+        queries=(style.line(scope, queries.tflops(scope)),),
+        needs=(catalog.THROUGHPUT_TFLOPS,),
+    )
+
+
+def memory_panel(scope: Scope) -> Panel:
+    """Peak memory."""
+    return style.timeseries(
+        id=RunPanel.MEMORY,
+        title="Peak memory allocated",
+        description="Highest value since the start on the exporting rank, so it never falls; a steady rise ends out "
+        "of memory.",
+        unit=catalog.MEMORY_ALLOCATED.unit,
+        queries=(style.line(scope, queries.memory_allocated(scope)),),
+        needs=(catalog.MEMORY_ALLOCATED,),
+    )
