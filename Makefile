@@ -1,0 +1,44 @@
+PYTHON ?= python3
+VENV ?= .venv
+RUN := $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help provision test lint fmt demo live bench
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+provision: $(VENV)/.stamp ## Render deploy/ from site.yaml and check it
+	@$(RUN) -m provisioning render --check
+
+test: $(VENV)/.stamp ## Run every test, then those without servers on each other Python of this machine
+	$(RUN) -m pytest
+	$(RUN) tests/interpreters.py
+
+lint: $(VENV)/.stamp ## Check style, format, types and the order of the packages
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports --no-logo
+
+fmt: $(VENV)/.stamp ## Format the code and mend what can be mended
+	$(RUN) -m ruff format
+	$(RUN) -m ruff check --fix
+
+demo: $(VENV)/.stamp ## Show the whole thing on this machine: make demo [LOG=training.log]
+	@$(RUN) -m provisioning.stack.demo $(if $(LOG),"$(LOG)")
+
+live: $(VENV)/.stamp ## Run the tests that start real servers on loopback
+	$(RUN) -m pytest -m live
+
+bench: $(VENV)/.stamp ## Measure what the emitter costs a training loop
+	PYTHONPATH=. $(RUN) tests/bench.py
+
+# Only what constraints.txt lists: our own packages run from the checkout, an installed megatron_watch would be a second emitter.
+$(VENV)/.stamp: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "make: Python must be 3.10 or newer (got %d.%d). Use make PYTHON=python3.11." % sys.version_info[:2])'
+	@echo "Making $(VENV), once: half a minute" >&2
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r constraints.txt
+	@$(RUN) -m pip --disable-pip-version-check check >&2
+	@touch $@

@@ -1,0 +1,128 @@
+"""The house: the pinned environment, the targets of make, and the interpreters that the tests run on."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import interpreters
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+REQUIREMENTS = [
+    Requirement(text) for text in (*PROJECT["dependencies"], *(text for extra in EXTRAS.values() for text in extra))
+]
+PINS = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=str)
+def test_every_requirement_is_pinned_within_its_range(requirement: Requirement) -> None:
+    """The environment is made from constraints.txt alone: what pyproject.toml asks for is in it."""
+    pins = [pin for pin in PINS if canonicalize_name(pin.name) == canonicalize_name(requirement.name)]
+    assert len(pins) == 1
+    (specifier,) = pins[0].specifier
+    assert specifier.operator == "=="
+    assert requirement.specifier.contains(specifier.version, prereleases=True)
+
+
+def test_pins_are_names_and_versions_only() -> None:
+    """No pin says where its package comes from, and none is given twice."""
+    assert not [str(pin) for pin in PINS if pin.url or len(pin.specifier) != 1]
+    names = [canonicalize_name(pin.name) for pin in PINS]
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_each_target_of_make_says_what_it_does() -> None:
+    """`make` alone lists every target with a sentence."""
+    listed = subprocess.run(["make", "--silent"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    targets = re.findall(r"^make ([a-z]+) +[A-Z].+$", listed, re.M)
+    assert targets == ["help", "provision", "test", "lint", "fmt", "demo", "live", "bench"]
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert phony
+    assert phony[1].split() == targets
+
+
+def interpreter(path: Path, says: str) -> Path:
+    """An executable that answers the probe with these words, or fails without any."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{says}'\n" if says else "#!/bin/sh\nexit 127\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without any interpreter, run by a Python 3.11."""
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'shims'}:{tmp_path / 'bin'}")
+    monkeypatch.setattr(interpreters, "OWN_MINOR", 11)
+    return tmp_path
+
+
+def test_the_newest_of_pyenv_is_taken(machine: Path) -> None:
+    """By number, not by letter; a free-threaded build is another interpreter."""
+    for version in ("3.12.9", "3.12.10", "3.12.11t"):
+        interpreter(machine / "pyenv" / "versions" / version / "bin" / "python", "cpython 3 12")
+    there = machine / "pyenv" / "versions" / "3.12.10" / "bin" / "python"
+    assert interpreters.find() == {12: there}
+
+
+def test_one_that_does_not_start_is_passed_over(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A shim without a version behind it gives way to the next on PATH; where there is none, it is reported."""
+    interpreter(machine / "shims" / "python3.10", "")
+    interpreter(machine / "shims" / "python3.13", "")
+    there = interpreter(machine / "bin" / "python3.13", "cpython 3 13")
+    assert interpreters.find() == {13: there}
+    assert re.findall(r"Python (\S+) is passed over", capsys.readouterr().out) == ["3.10"]
+
+
+def test_another_python_is_not_taken_for_cpython(machine: Path) -> None:
+    """PyPy, or a name that lies about its version, is no interpreter of ours."""
+    interpreter(machine / "bin" / "python3.10", "pypy 3 10")
+    interpreter(machine / "bin" / "python3.12", "cpython 3 9")
+    assert interpreters.find() == {}
+
+
+def test_the_running_version_is_not_run_twice(machine: Path) -> None:
+    """The tests ran on this version already."""
+    interpreter(machine / "bin" / "python3.11", "cpython 3 11")
+    assert interpreters.find() == {}
+
+
+@pytest.mark.parametrize(("answer", "code"), [("exit 0", 0), ("exit 1", 1)])
+def test_a_failure_on_one_interpreter_fails_the_run(
+    answer: str, code: int, machine: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A failing test run is never lost among those that pass."""
+    python = machine / "python"
+    python.write_text(f"#!/bin/sh\n{answer}\n")
+    python.chmod(0o755)
+    good = interpreter(machine / "good", "1 passed")
+    monkeypatch.setattr(interpreters, "find", lambda: {12: python, 13: good})
+    monkeypatch.setattr(interpreters, "environment", lambda minor, path: path)
+    assert interpreters.main() == code
+    out, err = capfd.readouterr()
+    assert "Python 3.13\n1 passed" in out
+    assert ("Tests failed on Python 3.12" in err) is bool(code)
+
+
+def test_an_environment_that_cannot_be_made_fails_the_run(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter that starts but cannot be served is a failure, not a skip."""
+
+    def fail(minor: int, path: Path) -> Path:
+        raise subprocess.CalledProcessError(2, ["make"])
+
+    monkeypatch.setattr(interpreters, "find", lambda: {12: machine})
+    monkeypatch.setattr(interpreters, "environment", fail)
+    assert interpreters.main() == 1
