@@ -1,0 +1,118 @@
+"""Where metrics go: `scrape:PORT`, `scrape:HOST:PORT`, `otlp:URL` or `console`. Standard library only."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+LOOPBACK = "127.0.0.1"
+HTTP_PATH = "/v1/metrics"
+GRPC_PORT = 4317
+
+_FORMS = "scrape:PORT, scrape:HOST:PORT, otlp:URL or console"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scrape:
+    """A port that a Prometheus scrapes; 0 is any free one."""
+
+    host: str = LOOPBACK
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"scrape:{host}:{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Otlp:
+    """A collector that takes OTLP: protobuf over HTTP for http and https, gRPC for grpc and grpcs.
+
+    Raises: ValueError if the URL is none of these.
+    """
+
+    url: str
+
+    def __post_init__(self) -> None:
+        parts = _split(self.url)
+        if parts is None or parts.scheme not in ("http", "https", "grpc", "grpcs") or not parts.hostname:
+            raise ValueError(
+                "emitter: otlp takes a URL with http, https, grpc or grpcs "
+                f"(got {_without_secrets(self.url)!r}). Write otlp:http://HOST:4318 or otlp:grpc://HOST:{GRPC_PORT}."
+            )
+        if self.grpc and parts.path not in ("", "/"):
+            raise ValueError(f"emitter: a gRPC URL has no path (got {parts.path!r}). Leave it out.")
+
+    @property
+    def grpc(self) -> bool:
+        """Whether the collector is spoken to by gRPC."""
+        return self.url.startswith("grpc")
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection is."""
+        return self.url.startswith(("https:", "grpcs:"))
+
+    @property
+    def endpoint(self) -> str:
+        """What the exporter is given: a URL with a path for HTTP, host and port for gRPC."""
+        parts = urlsplit(self.url)
+        if not self.grpc:
+            return urlunsplit(parts._replace(path=HTTP_PATH)) if parts.path in ("", "/") else self.url
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        return f"{'https' if self.encrypted else 'http'}://{host}:{parts.port or GRPC_PORT}"
+
+    def __str__(self) -> str:
+        return f"otlp:{_without_secrets(self.url)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Console:
+    """Standard output."""
+
+    def __str__(self) -> str:
+        return "console"
+
+
+Destination = Scrape | Otlp | Console
+
+
+def destination(text: str) -> Destination:
+    """Read what a user wrote after --to.
+
+    Raises: ValueError if it is no destination.
+    """
+    kind, _, rest = text.partition(":")
+    if text == "console":
+        return Console()
+    if kind == "otlp" and rest:
+        return Otlp(url=rest)
+    if kind == "scrape" and rest:
+        return _scrape(text, rest)
+    near = difflib.get_close_matches(kind, ("scrape", "otlp", "console"), 1)
+    hint = f" Did you mean {near[0]!r}?" if near and near[0] != kind else ""
+    raise ValueError(f"emitter: a destination is {_FORMS} (got {_without_secrets(text)!r}).{hint}")
+
+
+def _scrape(text: str, rest: str) -> Scrape:
+    parts = _split(f"//{LOOPBACK}:{rest}" if rest.isdecimal() else f"//{rest}")
+    if parts is None or not parts.hostname or parts.port is None or parts.path:
+        raise ValueError(f"emitter: scrape takes PORT or HOST:PORT, the port 0 to 65535 (got {text!r}).")
+    return Scrape(host=parts.hostname, port=parts.port)
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # out of range is found only here
+    except ValueError:
+        return None
+    return parts
+
+
+def _without_secrets(url: str) -> str:
+    """The URL without what may be a password or a token."""
+    head, at, tail = url.rpartition("@")
+    scheme, separator, _ = head.rpartition("//")
+    return ((scheme + separator if at else "") + tail).partition("?")[0]

@@ -1,0 +1,291 @@
+"""The ways out: provider, readers, exporters, shutdown. The only module that imports the OpenTelemetry SDK.
+
+Every data point leaves with the run id as an attribute; it is put on here, so that recording costs
+nothing for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from threading import Thread
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    ConsoleMetricExporter,
+    Metric,
+    MetricExporter,
+    MetricExportResult,
+    MetricReader,
+    MetricsData,
+    PeriodicExportingMetricReader,
+)
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+from .catalog import RUN_ID
+from .destinations import Console, Destination, Otlp, Scrape, destination
+from .errors import EmitterError
+from .instruments import AttributeValue, prepare
+from .repeats import Repeats
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+
+    from .scrape import ScrapeReader
+
+SCOPE = "megatron-watch"
+"""Name of the meter."""
+
+SERVICE = "megatron-lm"
+"""Megatron-LM's service name, and the default of ours."""
+
+CLOSING_TIME_S = 5.0
+"""Time that a flush or a shutdown may take; a collector that is well answers within one second."""
+
+_log = logging.getLogger(__name__)
+
+
+class Export:
+    """Metrics of one run on their way out, made by `start`. A context manager that ends with a shutdown."""
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        provider: MeterProvider,
+        readers: Sequence[MetricReader],
+        exporters: Sequence[_Outgoing],
+        addresses: tuple[tuple[str, int], ...],
+    ) -> None:
+        self.run_id = run_id
+        self.meter: Meter = provider.get_meter(SCOPE)
+        self.addresses = addresses
+        """Host and port of each scrape destination, as bound."""
+        self._readers = readers
+        self._exporters = exporters
+        self._closed = False
+        prepare(self.meter)
+        atexit.register(self.shutdown)
+
+    def flush(self, timeout_s: float = CLOSING_TIME_S) -> bool:
+        """Push the present values; whether all arrived in time."""
+        in_time = _all_within(timeout_s, [reader.force_flush for reader in self._readers])
+        return in_time and not any(exporter.failing for exporter in self._exporters)
+
+    def shutdown(self, timeout_s: float = CLOSING_TIME_S) -> None:
+        """Push the last values and close every way out, even if a collector hangs."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.shutdown)
+        _all_within(timeout_s, [reader.shutdown for reader in self._readers])
+
+    def __enter__(self) -> Export:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+
+def start(
+    run_id: str,
+    to: str | Iterable[str] = ("scrape:9464",),
+    *,
+    resource: Mapping[str, AttributeValue] | None = None,
+    rank: int | None = None,
+    interval_s: float | None = None,
+) -> Export:
+    """Open the ways out of one run. Call it on the rank that exports.
+
+    `to` names destinations: `scrape:PORT`, `scrape:HOST:PORT`, `otlp:URL`, `console`; `resource` adds
+    resource attributes; `rank` is this process's, else RANK or SLURM_PROCID of the environment;
+    `interval_s` is the time between two pushes, else OTEL_METRIC_EXPORT_INTERVAL or the SDK's 60 s.
+
+    Raises: ValueError if an argument cannot be; EmitterError if a way out cannot be opened.
+    """
+    run_id = _clean(run_id)
+    wanted = [destination(text) for text in ((to,) if isinstance(to, str) else to)]
+    if not wanted:
+        raise ValueError("emitter.start: metrics go somewhere (got no destination). Name one in `to`.")
+    readers: list[MetricReader] = []
+    exporters: list[_Outgoing] = []
+    scrapes: list[ScrapeReader] = []
+    try:
+        for where in wanted:
+            if isinstance(where, Scrape):
+                scrapes.append(_scrape_reader(where, run_id))
+                readers.append(scrapes[-1])
+            else:
+                exporters.append(_Outgoing(_exporter(where), where, run_id))
+                readers.append(PeriodicExportingMetricReader(exporters[-1], interval_s and interval_s * 1000))
+        provider = MeterProvider(
+            metric_readers=readers, resource=_resource(run_id, rank, resource or {}), shutdown_on_exit=False
+        )
+    except BaseException:
+        _all_within(CLOSING_TIME_S, [reader.shutdown for reader in readers])
+        raise
+    export = Export(
+        run_id=run_id,
+        provider=provider,
+        readers=readers,
+        exporters=exporters,
+        addresses=tuple(scrape.address for scrape in scrapes),
+    )
+    for scrape in scrapes:
+        scrape.serve()
+    return export
+
+
+def _clean(run_id: str) -> str:
+    """The run id as a label value that no query can be broken by: backticks quote it in a panel."""
+    if not run_id.strip():
+        raise ValueError(f"emitter.start: a run has an id (got {run_id!r}). Name the run.")
+    unfit = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of surrogate pairs, line and paragraph separators
+    cleaned = "".join("_" if char == "`" or unicodedata.category(char) in unfit else char for char in run_id)
+    if cleaned != run_id:
+        _log.warning(
+            "emitter.start: a run id has no control characters or backticks (got %r). It is %r.", run_id, cleaned
+        )
+    return cleaned
+
+
+def _resource(run_id: str, rank: int | None, given: Mapping[str, AttributeValue]) -> Resource:
+    if rank is None:
+        rank = int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
+    defaults = {"service.name": SERVICE, "service.instance.id": f"{run_id}-rank{rank}"}
+    environment = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES
+    return Resource.create({**defaults, **environment, **given, RUN_ID: run_id})
+
+
+def _scrape_reader(where: Scrape, run_id: str) -> ScrapeReader:
+    try:
+        from .scrape import ScrapeReader
+    except ImportError as error:
+        raise _missing(where, error) from error
+    return ScrapeReader(where, partial(stamped, run_id=run_id, on_resource=True))
+
+
+def _exporter(where: Otlp | Console) -> MetricExporter:
+    if isinstance(where, Console):
+        return ConsoleMetricExporter(sys.stdout)
+    try:
+        if where.grpc:
+            from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcExporter
+
+            return GrpcExporter(where.endpoint, insecure=not where.encrypted)
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpExporter
+
+        return HttpExporter(where.endpoint)
+    except ImportError as error:
+        raise _missing(where, error) from error
+    except Exception as error:
+        raise EmitterError(f"{where}: the exporter must start (got {error!r}). Check the OTEL_* variables.") from error
+
+
+def _missing(where: Destination, error: ImportError) -> EmitterError:
+    return EmitterError(f"{where}: needs a library (got {error}). Install megatron-watch[otlp].")
+
+
+def stamped(data: MetricsData, run_id: str, *, on_resource: bool) -> MetricsData:
+    """The same data with the run id on every point, and on the resource only if wanted."""
+    return replace(
+        data,
+        resource_metrics=[
+            replace(
+                of_resource,
+                resource=of_resource.resource if on_resource else _without_run_id(of_resource.resource),
+                scope_metrics=[
+                    replace(of_scope, metrics=[_stamped_metric(metric, run_id) for metric in of_scope.metrics])
+                    for of_scope in of_resource.scope_metrics
+                ],
+            )
+            for of_resource in data.resource_metrics
+        ],
+    )
+
+
+def _stamped_metric(metric: Metric, run_id: str) -> Metric:
+    data: Any = metric.data  # one of four classes, each with data_points
+    points = [replace(point, attributes={**(point.attributes or {}), RUN_ID: run_id}) for point in data.data_points]
+    return replace(metric, data=replace(data, data_points=points))
+
+
+def _without_run_id(resource: Resource) -> Resource:
+    return Resource({key: value for key, value in resource.attributes.items() if key != RUN_ID}, resource.schema_url)
+
+
+class _Outgoing(MetricExporter):
+    """An exporter that stamps what it sends and does not repeat its complaints."""
+
+    def __init__(self, exporter: MetricExporter, where: Destination, run_id: str) -> None:
+        super().__init__(exporter._preferred_temporality, exporter._preferred_aggregation)
+        self._exporter = exporter
+        self._where = where
+        self._run_id = run_id
+        self._process = os.getpid()
+        self._closed = False
+        bases = {base.__module__ for base in type(exporter).__mro__ if base.__module__ != "builtins"}
+        self._repeats = Repeats((__name__, *sorted(bases)))
+        self.failing = False
+
+    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
+        """Send the data. Never raises."""
+        result = MetricExportResult.FAILURE
+        if self._closed or os.getpid() != self._process:  # a forked data loader reports nothing in the run's name
+            return result
+        with self._repeats.left_out():
+            try:
+                # With the id on resource and points, a collector that copies resource attributes sends it twice.
+                data = stamped(metrics_data, self._run_id, on_resource=isinstance(self._where, Console))
+                result = self._exporter.export(data, timeout_millis=timeout_millis, **kwargs)
+            except Exception as error:
+                _log.warning("%s: must take the metrics (got %r). Training goes on without.", self._where, error)
+        self.failing = result is not MetricExportResult.SUCCESS
+        if not self.failing:
+            self._repeats.forget()
+        return result
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        """As the exporter does."""
+        return self._exporter.force_flush(timeout_millis)
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        """As the exporter does."""
+        self._closed = True
+        self._exporter.shutdown(timeout_millis=timeout_millis)
+        self._repeats.close()
+
+
+def _all_within(timeout_s: float, calls: Sequence[Callable[..., object]]) -> bool:
+    """Make the calls at the same time, so that one that hangs costs the others nothing; whether all succeeded."""
+    deadline = time.monotonic() + timeout_s
+    done: list[bool] = []
+
+    def run(call: Callable[..., object]) -> None:
+        try:
+            call(timeout_millis=timeout_s * 1000)
+            done.append(True)
+        except Exception as error:
+            _log.warning("emitter: closing a way out failed (got %r).", error)
+
+    threads = [Thread(target=run, args=(call,), name="megatron-watch", daemon=True) for call in calls]
+    for thread in threads:
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is on its way out and starts no thread any more
+            thread.run()
+    for thread in threads:
+        if thread.ident is not None:
+            thread.join(max(0.0, deadline - time.monotonic()))
+    return len(done) == len(calls)

@@ -1,0 +1,92 @@
+"""The scrape endpoint: one HTTP server for one run."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from prometheus_client import REGISTRY, CollectorRegistry, make_wsgi_app
+from prometheus_client.registry import Collector
+
+from .destinations import Scrape
+from .errors import EmitterError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricsData
+    from prometheus_client import Metric
+
+POLL_S = 0.05
+"""How long a shutdown waits for the server to notice."""
+
+
+class ScrapeReader(PrometheusMetricReader):
+    """Listens on a port of its own and, once served, answers with the stamped metrics.
+
+    Raises: EmitterError if the port cannot be listened on.
+    """
+
+    def __init__(self, where: Scrape, stamp: Callable[[MetricsData], MetricsData]) -> None:
+        super().__init__()
+        REGISTRY.unregister(self._collector)  # the process's registry is not ours; old exporters know no other
+        self._stamp = stamp
+        registry = CollectorRegistry()
+        registry.register(_OneScrapeAtATime(self._collector))
+        server = _IPv6Server if ":" in where.host else _Server
+        try:
+            self._server = make_server(where.host, where.port, make_wsgi_app(registry), server, _QuietHandler)
+        except OSError as error:
+            raise EmitterError(
+                f"{where}: the port must be free to listen on (got {error}). Take another one."
+            ) from error
+        host, port = self._server.server_address[:2]
+        self.address = (str(host), int(port))
+        self._thread = Thread(target=self._server.serve_forever, args=(POLL_S,), name="megatron-watch", daemon=True)
+
+    def serve(self) -> None:
+        """Answer from now on."""
+        self._thread.start()
+
+    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
+        if metrics_data is not None:
+            super()._receive_metrics(self._stamp(metrics_data), timeout_millis, **kwargs)
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        """Nothing to do: who scrapes gets the present values. A collection here would be served twice."""
+        return True
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        """Close the port."""
+        if self._thread.ident is not None:
+            self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _IPv6Server(_Server):
+    address_family = socket.AF_INET6
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """A scrape every few seconds is no news."""
+
+
+class _OneScrapeAtATime(Collector):
+    """Two scrapes at once would mix their points: each series would appear twice."""
+
+    def __init__(self, collector: Any) -> None:
+        self._collector = collector
+        self._lock = Lock()
+
+    def collect(self) -> Iterable[Metric]:
+        """Metrics of one collection."""
+        with self._lock:
+            return list(self._collector.collect())
