@@ -439,3 +439,8 @@ def label_choices(label: str, scope: Scope) -> Expr:
     seen = promql.call("last_over_time", every.select_any(*signals.PRESENCE).range("$__range"))
     plain = promql.plain_label(label)
     return promql.aggregate("count", seen if plain == label else promql.copy_label(seen, label, plain), (plain,))
+
+
+def remembered(scope: Scope) -> Scope:
+    """The scope that still sees what a run said last within the dashboard's time range, ended or not."""
+    return scope.before("", memory="$__range")

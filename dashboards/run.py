@@ -95,8 +95,8 @@ def iteration_panel(scope: Scope) -> Panel:
         "neither.",
         unit=catalog.ITERATION.unit,
         queries=(
-            style.now(queries.iteration(scope), "done"),
-            style.now(queries.target_iteration(scope), "target"),
+            style.now(queries.iteration(queries.remembered(scope)), "done"),
+            style.now(queries.target_iteration(queries.remembered(scope)), "target"),
         ),
         needs=(catalog.ITERATION, catalog.TARGET_ITERATION),
         no_value="not exported",
@@ -112,7 +112,7 @@ def eta_panel(scope: Scope) -> Panel:
         description="Time until the target iteration at the speed of the last hour; empty while the run stands still "
         "or exports no iteration.",
         unit="seconds",
-        queries=(style.now(queries.eta(scope)),),
+        queries=(style.now(queries.eta(scope).unless(queries.hung(scope))),),
         needs=(catalog.ITERATION, catalog.TARGET_ITERATION),
         no_value="unknown",
         decimals=1,
@@ -128,7 +128,7 @@ def gpus_panel(scope: Scope) -> Panel:
         description="GPUs that wait while the run does not progress; where the emitter does not export it, set "
         "`run.world_size` in site.yaml.",
         unit=catalog.WORLD_SIZE.unit,
-        queries=(style.now(queries.world_size(scope)),),
+        queries=(style.now(queries.world_size(queries.remembered(scope))),),
         needs=(catalog.WORLD_SIZE,),
         no_value="not exported",
     )
@@ -262,6 +262,7 @@ def tokens_per_gpu_panel(scope: Scope) -> Panel:
         unit=catalog.TOKENS_PER_SEC.unit,
         queries=(style.line(scope, queries.tokens_per_gpu(scope)),),
         needs=(catalog.TOKENS_PER_SEC, catalog.WORLD_SIZE),
+        decimals=2,
     )
 
 

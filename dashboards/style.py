@@ -38,7 +38,7 @@ UNITS = {
     "share": "percentunit",
     "tokens per second": "count:tokens/s",
     "tokens per second per GPU": "count:tokens/s",
-    "TFLOP/s per GPU": "suffix: TFLOP/s",
+    "TFLOP/s per GPU": "suffix:TFLOP/s",
     "scientific": "sci",
 }
 """Grafana's word for each unit of the catalogue."""
@@ -135,6 +135,7 @@ def timeseries(
     width: int = 12,
     height: int = 8,
     bars: bool = False,
+    decimals: int | None = None,
     **content: Unpack[Content],
 ) -> Panel:
     """Lines over time; bars for what is counted."""
@@ -143,6 +144,7 @@ def timeseries(
         grafana.TimeSeries,
         content,
         unit=UNITS[content["unit"]],
+        valueDecimals=decimals,
         overrides=_overrides(content["queries"]),
         thresholds=[{"value": None, "color": "transparent"}],
         drawStyle="bars" if bars else "line",
