@@ -6,9 +6,9 @@ Grafana expands `$` in provisioning files, not in dashboards.
 from __future__ import annotations
 
 import json
+from copy import copy
 from typing import Any
 
-import attr
 from grafanalib import core as grafana
 
 from dashboards.dashboard import Dashboard, Panel, Place, Row
@@ -91,7 +91,9 @@ def _panels(board: Dashboard) -> list[Any]:
 
 
 def _placed(panel: Panel, place: Place) -> Any:
-    return attr.evolve(panel.drawing, gridPos=_grid(place))
+    drawing = copy(panel.drawing)
+    drawing.gridPos = _grid(place)
+    return drawing
 
 
 def _grid(place: Place) -> Any:
