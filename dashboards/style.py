@@ -6,6 +6,7 @@ they write that Grafana no longer reads is cleared by `provisioning/targets/graf
 
 from __future__ import annotations
 
+import difflib
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
@@ -37,7 +38,6 @@ UNITS = {
     "GiB": "gbytes",
     "share": "percentunit",
     "tokens per second": "count:tokens/s",
-    "tokens per second per GPU": "count:tokens/s",
     "TFLOP/s per GPU": "suffix:TFLOP/s",
     "scientific": "sci",
 }
@@ -88,6 +88,14 @@ _ROLES: Mapping[Role, Mapping[str, Any]] = {
 }
 
 
+def _unit(unit: str) -> str:
+    if unit not in UNITS:
+        near = difflib.get_close_matches(unit, UNITS, 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"dashboards.style: no unit {unit!r}{hint}.")
+    return UNITS[unit]
+
+
 # --- Panel queries --------------------------------------------------------------------------------------------------
 
 
@@ -131,19 +139,14 @@ class Content(TypedDict):
 
 
 def timeseries(
-    *,
-    width: int = 12,
-    height: int = 8,
-    bars: bool = False,
-    decimals: int | None = None,
-    **content: Unpack[Content],
+    *, width: int = 12, height: int = 8, bars: bool = False, decimals: int | None = None, **content: Unpack[Content]
 ) -> Panel:
     """Lines over time; bars for what is counted."""
     custom = {"axisSoftMin": 0} if bars else {}
     drawing = _draw(
         grafana.TimeSeries,
         content,
-        unit=UNITS[content["unit"]],
+        unit=_unit(content["unit"]),
         valueDecimals=decimals,
         overrides=_overrides(content["queries"]),
         thresholds=[{"value": None, "color": "transparent"}],
@@ -162,16 +165,11 @@ def timeseries(
 
 
 def stat(
-    *,
-    no_value: str,
-    width: int = 4,
-    height: int = 4,
-    decimals: int | None = None,
-    **content: Unpack[Content],
+    *, no_value: str, width: int = 4, height: int = 4, decimals: int | None = None, **content: Unpack[Content]
 ) -> Panel:
     """One large value, on a background where its queries say what is good and what is bad."""
     verdict = any(query.role != "value" for query in content["queries"])
-    drawing = _stat(content, no_value, verdict=verdict, format=UNITS[content["unit"]], decimals=decimals)
+    drawing = _stat(content, no_value, verdict=verdict, format=_unit(content["unit"]), decimals=decimals)
     return Panel(**content, width=width, height=height, drawing=drawing)
 
 
@@ -198,12 +196,7 @@ def timeline(*, width: int = 24, height: int = 5, **content: Unpack[Content]) ->
 
 
 def table(
-    *,
-    columns: Mapping[str, str],
-    no_value: str,
-    width: int = 12,
-    height: int = 6,
-    **content: Unpack[Content],
+    *, columns: Mapping[str, str], no_value: str, width: int = 12, height: int = 6, **content: Unpack[Content]
 ) -> Panel:
     """The labels of the first query: `columns` names those shown, in order; the value is not."""
     organize = {
@@ -214,7 +207,7 @@ def table(
     drawing = _draw(
         grafana.Table,
         content,
-        unit=UNITS[content["unit"]],
+        unit=_unit(content["unit"]),
         transformations=[{"id": "organize", "options": organize}],
         thresholds=[{"value": None, "color": TEXT}],
         extraJson={
