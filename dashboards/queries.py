@@ -57,8 +57,7 @@ def hung(scope: Scope) -> Expr:
     """
     inactive = (TIME - signals.LAST_ACTIVE(scope)) > hang_limit(scope)
     whatever = silence(scope) > promql.call("clamp_min", signals.CADENCE(scope) * HANG_INTERVALS, HANG_ANY_PHASE_S)
-    alive = by_run("max", signals.LOGS(scope), scope)
-    return silence(scope).and_(inactive.or_(whatever)).and_(alive).unless(signals.ended(scope))
+    return silence(scope).and_(inactive.or_(whatever)).and_(signals.alive(scope)).unless(signals.ended(scope))
 
 
 GONE_S = 900
@@ -170,7 +169,7 @@ def nonfinite_now(scope: Scope) -> Expr:
     return by_run("count", promql.any_of(*odd), scope)
 
 
-def _for_some_intervals(scope: Scope, moment: signals.Moment, intervals: int, floor_s: float) -> Expr:
+def _for_some_intervals(scope: Scope, moment: signals.Signal, intervals: int, floor_s: float) -> Expr:
     """The age of a moment, while it is younger than some of the run's log intervals."""
     age = TIME - moment(scope)
     limit = promql.call("clamp_min", signals.CADENCE(scope) * intervals, floor_s).or_(age * 0 + floor_s)
@@ -211,8 +210,8 @@ def loss_frozen(scope: Scope) -> Expr:
 
 def loss_zero(scope: Scope) -> Expr:
     """Runs past their warm-up whose loss is 0: Megatron exports that when a whole log interval was skipped."""
-    lowest = promql.call("min_over_time", signals.LOSS(scope).range("2m", step="15s"))
-    return by_run("min", lowest, scope).equals(0).and_(signals.settled(scope))
+    zero = by_run("min", signals.LOSS(scope).equals(0), scope).and_(signals.settled(scope))
+    return promql.call("max_over_time", zero.range("2m", step="15s"))
 
 
 SKIPPED_INTERVALS = 2

@@ -135,7 +135,9 @@ class Scope:
         labels = (self.run, *by)
         tagged = [
             promql.set_label(
-                promql.aggregate(combine, self._identify(build(self._exact(name, matchers))), labels), "spelling", str(place)
+                promql.aggregate(combine, self._identify(build(self._exact(name, matchers))), labels),
+                "spelling",
+                str(place),
             )
             for place, name in enumerate(spellings(metric, part, self.series.namespace))
         ]

@@ -31,46 +31,49 @@ class Signal:
 
     name: str
     """Name of the recording rule, `level:metric:operations`."""
-    build: Query
+    now: Query
+    """What is true at this instant."""
+    in_place: Query | None = None
+    """The signal without a memory, where that is more than `now`."""
     keep: Callable[[Expr, Scope], Expr] | None = None
-    """What of its own last value a recording rule carries forward where `build` has nothing."""
+    """What of its own last value a recording rule carries forward while `now` has nothing."""
 
     def __call__(self, scope: Scope) -> Expr:
-        return scope.record(self.name) if scope.recorded else self.build(scope)
+        if scope.recorded:
+            return scope.record(self.name)
+        return (self.in_place or self.now)(scope)
+
+    def earliest(self, scope: Scope) -> Expr:
+        """The smallest value within the scope's span."""
+        values = scope.record(self.name) if scope.recorded else self.now(scope)
+        return promql.call("min_over_time", values.range(scope.span))
 
     def rule(self, scope: Scope) -> Expr:
         """The expression of the recording rule."""
-        now = self.build(scope)
+        now = self.now(scope)
         if self.keep is None:
             return now
         last = promql.call("last_over_time", scope.record(self.name).range(GAP))
         return now.or_(self.keep(last, scope))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Moment:
+def latest(name: str, now: Query, keep: Callable[[Expr, Scope], Expr]) -> Signal:
+    """The last value of something that is true now and then, and never falls."""
+    return Signal(
+        name=name,
+        now=now,
+        in_place=lambda scope: promql.call("max_over_time", now(scope).range(scope.span)),
+        keep=keep,
+    )
+
+
+def moment(name: str, event: Query) -> Signal:
     """The last time at which an event was true, per run.
 
     Unit:    Unix time, seconds; as exact as the minute between two looks.
     No data: the event was not seen within the scope's span (in place) or within a week (recorded).
     """
-
-    name: str
-    event: Query
-
-    def times(self, scope: Scope) -> Expr:
-        """The present time wherever the event is true."""
-        return self.event(scope) * 0 + TIME
-
-    def __call__(self, scope: Scope) -> Expr:
-        if scope.recorded:
-            return scope.record(self.name)
-        return promql.call("max_over_time", self.times(scope).range(scope.span))
-
-    def rule(self, scope: Scope) -> Expr:
-        """The expression of the recording rule: now, or what was last recorded."""
-        last = promql.call("last_over_time", scope.record(self.name).range(GAP))
-        return self.times(scope).or_(last > TIME - REMEMBERED_S)
+    return latest(name, lambda scope: event(scope) * 0 + TIME, lambda last, _: last > TIME - REMEMBERED_S)
 
 
 def by_run(operator: str, vector: Expr, scope: Scope) -> Expr:
@@ -113,9 +116,21 @@ def ended(scope: Scope) -> Expr:
     return in_phase(scope, "ended").unless(in_phase(scope, *catalog.PHASES[:-1]), on=(scope.run,))
 
 
+ALIVE = "3m"
+"""A process that exports its metrics at all does so at least every three minutes."""
+
+
+def alive(scope: Scope) -> Expr:
+    """A sample for each run of which a process exported log intervals just now.
+
+    Not by the usual lookback of five minutes: a killed process whose series get no staleness marker is no hang.
+    """
+    return by_run("max", per_process(catalog.STEP_DURATION, scope.before("", memory=ALIVE), part="count"), scope)
+
+
 LOGS = Signal(
     name="process:megatron_training_logs:max",
-    build=lambda scope: per_process(catalog.STEP_DURATION, scope, part="count"),
+    now=lambda scope: per_process(catalog.STEP_DURATION, scope, part="count"),
 )
 """Log intervals that each process has reported; its only heartbeat, since gauges are exported again for ever."""
 
@@ -124,38 +139,34 @@ def _logged(scope: Scope) -> Expr:
     return by_run("max", changed(LOGS, scope), scope)
 
 
-LAST_LOG = Moment(name="run:megatron_training_last_log:time", event=_logged)
+LAST_LOG = moment("run:megatron_training_last_log:time", _logged)
 """When a run last reported a log interval. A restarted process counts as progress, a frozen predecessor does not."""
 
-LAST_ACTIVE = Moment(
-    name="run:megatron_training_last_active:time",
-    event=lambda scope: _logged(scope).or_(in_phase(scope, "startup", "evaluate", "checkpoint")),
+LAST_ACTIVE = moment(
+    "run:megatron_training_last_active:time",
+    lambda scope: _logged(scope).or_(in_phase(scope, "startup", "evaluate", "checkpoint")),
 )
 """When a run last logged, or was at something that has no log lines."""
 
-LAST_SEEN = Moment(name="run:megatron_training_last_seen:time", event=_present)
+LAST_SEEN = moment("run:megatron_training_last_seen:time", _present)
 """When a run last exported anything."""
 
-LAST_PHASE = Moment(name="run:megatron_run_phase_last_seen:time", event=phases)
+LAST_PHASE = moment("run:megatron_run_phase_last_seen:time", phases)
 """When a run last said in which phase it is; none for an emitter without phases."""
 
-LAST_ENDED = Moment(name="run:megatron_run_ended_last_seen:time", event=ended)
+LAST_ENDED = moment("run:megatron_run_ended_last_seen:time", ended)
 """When a run was last seen in its end."""
 
 
 def _cadence(scope: Scope) -> Expr:
-    first = promql.call("min_over_time", LAST_LOG.times(scope).range(scope.span))
-    last = promql.call("max_over_time", LAST_LOG.times(scope).range(scope.span))
-    logs = LOGS(scope)
-    counted = promql.call("max_over_time", logs.range(scope.span)) - promql.call(
-        "min_over_time", logs.range(scope.span)
-    )
-    return (last - first) / (by_run("sum", counted, scope) > 0) > 0
+    logs = LOGS(scope).range(scope.span)
+    counted = promql.call("max_over_time", logs) - promql.call("min_over_time", logs)
+    return (LAST_LOG(scope) - LAST_LOG.earliest(scope)) / (by_run("sum", counted, scope) > 0) > 0
 
 
 CADENCE = Signal(
     name="run:megatron_training_cadence:seconds",
-    build=_cadence,
+    now=_cadence,
     keep=lambda last, scope: last.and_(LAST_LOG(scope)),
 )
 """Seconds between two log intervals of a run, from its own past.
@@ -178,8 +189,6 @@ def settled(scope: Scope) -> Expr:
     return (iteration > WARM_UP_ITERATIONS).or_((logs > WARM_UP_LOGS).unless(iteration))
 
 
-
-
 def nonfinite_count(scope: Scope) -> Expr:
     """NaN and Inf values that each process has counted, per signal."""
     return per_process(catalog.NONFINITE, scope, promql.one_of("signal", catalog.SIGNALS))
@@ -190,23 +199,25 @@ def skipped_count(scope: Scope) -> Expr:
     return per_process(catalog.SKIPPED_ITERS, scope)
 
 
-NONFINITE_AT = Moment(
-    name="run:megatron_training_nonfinite_last:time",
-    event=lambda scope: by_run("max", changed(nonfinite_count, scope, memory="1h") > 0, scope),
+NONFINITE_AT = moment(
+    "run:megatron_training_nonfinite_last:time",
+    lambda scope: by_run("max", changed(nonfinite_count, scope, memory="1h") > 0, scope),
 )
 """When a run last counted a NaN or Inf."""
 
-SKIPPED_AT = Moment(
-    name="run:megatron_training_skipped_last:time",
-    event=lambda scope: by_run("max", changed(skipped_count, scope, memory="1h") > 0, scope).and_(settled(scope)),
+SKIPPED_AT = moment(
+    "run:megatron_training_skipped_last:time",
+    lambda scope: by_run("max", changed(skipped_count, scope, memory="1h") > 0, scope).and_(
+        settled(scope.before("1m"))
+    ),
 )
 """When a run last skipped an iteration after its warm-up; the first skip of a counter that is born with it counts."""
 
-LOSS = Signal(name="process:megatron_training_loss:max", build=lambda scope: per_process(catalog.LOSS, scope))
+LOSS = Signal(name="process:megatron_training_loss:max", now=lambda scope: per_process(catalog.LOSS, scope))
 """Loss of each process."""
 
 GRAD_NORM = Signal(
-    name="process:megatron_training_grad_norm:max", build=lambda scope: per_process(catalog.GRAD_NORM, scope)
+    name="process:megatron_training_grad_norm:max", now=lambda scope: per_process(catalog.GRAD_NORM, scope)
 )
 """Gradient norm of each process."""
 
@@ -215,16 +226,22 @@ def _learned(scope: Scope) -> Expr:
     return by_run("max", changed(LOSS, scope).or_(changed(GRAD_NORM, scope)), scope)
 
 
-LAST_LEARNED = Moment(name="run:megatron_training_values_changed:time", event=_learned)
+LAST_LEARNED = moment("run:megatron_training_values_changed:time", _learned)
 """When the loss or the gradient norm of a run last changed."""
+
+
+LOGS_AT_LEARNED = latest(
+    "process:megatron_training_logs_at_change:max",
+    lambda scope: LOGS(scope).and_(_learned(scope), on=(scope.run,)),
+    lambda last, scope: last.and_(LOGS(scope)),
+)
+"""Log intervals of each process when the loss or the gradient norm last changed."""
 
 
 def logs_since_learned(scope: Scope) -> Expr:
     """Log intervals of each process since the loss or the gradient norm last changed."""
-    logs = LOGS(scope)
-    at_change = promql.call("max_over_time", logs.and_(_learned(scope), on=(scope.run,)).range(scope.span))
-    at_start = promql.call("min_over_time", logs.range(scope.span))
-    return (logs - at_change).or_(logs - at_start)
+    at_start = promql.call("min_over_time", LOGS(scope).range(scope.span))
+    return LOGS(scope) - LOGS_AT_LEARNED(scope).or_(at_start)
 
 
 def _speed(scope: Scope) -> Expr:
@@ -235,10 +252,10 @@ def _speed(scope: Scope) -> Expr:
     return (per_process(catalog.TOKENS_PER_SEC, scope) > 0).or_(steps / (spent > 0) * 1000)
 
 
-SPEED = Signal(name="process:megatron_training_speed:rate", build=_speed)
+SPEED = Signal(name="process:megatron_training_speed:rate", now=_speed)
 """Speed of each process: tokens per second, else steps per second. Only its own past is a measure for it."""
 
-SIGNALS: tuple[Signal | Moment, ...] = (
+SIGNALS: tuple[Signal, ...] = (
     LOGS,
     LOSS,
     GRAD_NORM,
@@ -252,5 +269,6 @@ SIGNALS: tuple[Signal | Moment, ...] = (
     NONFINITE_AT,
     SKIPPED_AT,
     LAST_LEARNED,
+    LOGS_AT_LEARNED,
 )
 """In the order in which recording rules evaluate them: each stands only on those before it."""

@@ -28,7 +28,7 @@ def render(bundle: Bundle) -> dict[str, str]:
     Where the site's engine is Prometheus the rules are paused, so that nobody is paged twice.
     """
     site = bundle.site
-    scope = rule_scope(site.series, site.run.world_size, recorded=False)
+    scope = rule_scope(site.series, site.run.world_size or 0, recorded=False)
     return {
         f"grafana/provisioning/alerting/{group.name}.yaml": dump(
             {

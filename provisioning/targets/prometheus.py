@@ -19,7 +19,7 @@ def render(bundle: Bundle) -> dict[str, str]:
     Classic rule syntax only: no key that Prometheus 2.42, Mimir, Thanos or vmalert refuses.
     """
     site = bundle.site
-    scope = rule_scope(site.series, site.run.world_size, recorded=True)
+    scope = rule_scope(site.series, site.run.world_size or 0, recorded=True)
     records = [{"record": signal.name, "expr": str(signal.rule(scope))} for signal in signals.SIGNALS]
     groups = {"signals": records}
     for group in bundle.rule_groups:

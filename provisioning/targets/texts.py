@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from alerts.rule import AlertRule, Severity, Text
+from alerts.rule import AlertRule, Text
 from provisioning.site import Site
+
+RUNBOOK = "alerts/runbook.md"
+"""Where the runbook is in a checkout; a site that publishes it says where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +39,11 @@ def fill(text: Text, run_label: str, dialect: Dialect) -> str:
 
 def labels(rule: AlertRule, site: Site, dialect: Dialect) -> dict[str, str]:
     """Severity in the site's words, and the run under the name that routing relies on."""
-    words: Mapping[Severity, str] = {severity: site.alerting.severities[severity.value] for severity in Severity}
-    severity = words[rule.severity]
+    words = site.alerting.severities.model_dump()
+    severity = words[rule.severity.value]
     if rule.severity_without_signals is not None:
         signals = f"{dialect.dollar}labels.signals"
-        weaker = words[rule.severity_without_signals]
+        weaker = words[rule.severity_without_signals.value]
         severity = f'{{{{ if eq {signals} "yes" }}}}{severity}{{{{ else }}}}{weaker}{{{{ end }}}}'
     run = {"run": f"{{{{ {dialect.dollar}labels.{site.series.run} }}}}"} if rule.per_run else {}
     return {"severity": severity, **run}
@@ -55,5 +57,5 @@ def annotations(rule: AlertRule, site: Site, dialect: Dialect) -> dict[str, str]
         "summary": fill(rule.summary, site.series.run, dialect),
         "description": fill(rule.description, site.series.run, dialect),
         "panel_url": f"{site.grafana.url}/d/{dashboard}?viewPanel={int(panel)}{run}",
-        "runbook_url": f"{site.runbook_url}#{rule.name.lower()}",
+        "runbook_url": f"{site.alerting.runbook_url or RUNBOOK}#{rule.name.lower()}",
     }
