@@ -37,8 +37,9 @@ bench: $(VENV)/.stamp ## Measure what the emitter costs a training loop
 # Only what constraints.txt lists: our own packages run from the checkout, an installed megatron_watch would be a second emitter.
 $(VENV)/.stamp: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "make: Python must be 3.10 or newer (got %d.%d). Use make PYTHON=python3.11." % sys.version_info[:2])'
-	@echo "Making $(VENV), once: half a minute" >&2
+	@echo "Making $(VENV), once: some twenty seconds" >&2
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r constraints.txt
-	@$(RUN) -m pip --disable-pip-version-check check >&2
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt pip
+	@$(RUN) -m pip install --quiet --no-deps --no-compile -r constraints.txt
+	@$(RUN) -m pip check >&2
 	@touch $@

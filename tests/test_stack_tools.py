@@ -148,7 +148,7 @@ def test_a_suite_without_the_tool_is_one_clear_error(apt: Path) -> None:
     """The error of a failed fetch names tool and suite, and nothing stays in the cache."""
     with pytest.raises(ProvisioningError, match=r"no package 'victoria-metrics' in sid.* Set VMALERT_SID"):
         tools.find("vmalert", "sid")
-    assert not [path for path in tools.cache_dir().rglob("*") if path.is_file()]
+    assert not list(tools.cache_dir().iterdir())
 
 
 def test_the_words_of_apt_are_in_the_error(apt: Path, bare: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_binary_that_does_not_start_is_not_kept(apt: Path, bare: Path) -> None
     program(bare / "prom", "echo GLIBC_9.9 not found >&2; exit 1")
     with pytest.raises(ProvisioningError, match=r"prometheus: GLIBC_9\.9 not found"):
         tools.find("prometheus", "sid")
-    assert not [path for path in tools.cache_dir().rglob("*") if path.is_file()]
+    assert not list(tools.cache_dir().iterdir())
 
 
 @pytest.mark.live

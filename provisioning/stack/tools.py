@@ -120,7 +120,7 @@ def _fetch(tool: Tool, suite: str, kept: Path, advice: str) -> None:
         raise _no_binary(tool.name, f"no {_KEYRING} to verify it with", advice)
     print(f"stack: fetching {tool.name} from Debian {suite} into {kept} …", file=sys.stderr, flush=True)
     try:
-        kept.mkdir(parents=True, exist_ok=True)
+        kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent, prefix="fetch-") as folder:
             work = Path(folder)
             _download(tool, suite, work)
@@ -139,6 +139,7 @@ def _keep(source: Path, kept: Path) -> None:
         for file in tool.files:
             if (source / file).is_file():
                 _run(source / file, "--version")  # does it start here? A newer suite may need a newer C library
+                kept.mkdir(exist_ok=True)
                 os.replace(source / file, kept / tool.name)
 
 
