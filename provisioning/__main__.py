@@ -88,7 +88,7 @@ def _bundle(site: Path) -> Bundle:
     return collect(parse(text, str(site)))
 
 
-def _papers() -> Papers:
+def papers() -> Papers:
     """The runbook and the alerts' tests, from the checkout that runs."""
     from provisioning.checks import Papers
 
@@ -103,7 +103,7 @@ def _papers() -> Papers:
 def _outcomes(bundle: Bundle) -> list[Outcome]:
     from provisioning import checks
 
-    return checks.run(bundle, _papers())
+    return checks.run(bundle, papers())
 
 
 def _report(outcomes: Sequence[Outcome]) -> bool:

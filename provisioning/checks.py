@@ -24,6 +24,9 @@ from provisioning.targets import grafana_alerts
 
 UID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 
+SAMPLES_OF_LAST = 2
+"""`last_over_time` needs one sample; with two scrapes in its range, one may be lost."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
@@ -112,12 +115,17 @@ def names(subject: Subject) -> Iterator[Finding]:
 
 
 def ranges(subject: Subject) -> Iterator[Finding]:
-    """Every range holds enough samples that one lost scrape does not empty it."""
-    least_s = SAMPLES * seconds(subject.bundle.site.scrape_interval)
+    """Every range holds enough samples that one lost scrape does not empty it; a last value needs fewer."""
+    scrape_s = seconds(subject.bundle.site.scrape_interval)
     for expression in subject.expressions:
-        for range_s in expressions.parse(expression.text).ranges_s:
-            message = f"a range must be at least {SAMPLES} scrape intervals, {least_s}s (got {range_s}s)"
-            yield Problem(check="ranges", where=expression.where, message=message) if range_s < least_s else None
+        for taken in expressions.parse(expression.text).ranges:
+            least = SAMPLES_OF_LAST if taken.function == "last_over_time" else SAMPLES
+            message = (
+                f"a range of {taken.function} must be at least {least} scrape intervals, {least * scrape_s}s "
+                f"(got {taken.length_s}s)"
+            )
+            short = taken.length_s < least * scrape_s
+            yield Problem(check="ranges", where=expression.where, message=message) if short else None
 
 
 # --- Dashboards -----------------------------------------------------------------------------------------------------

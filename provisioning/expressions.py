@@ -24,7 +24,7 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"|`[^`]*`')
 # The rest are for a text whose strings are held back, so that a brace or a bracket is one of the grammar.
 _SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)?\{([^{}]*)\}")
 _NAME_MATCHER = re.compile(r'__name__\s*(=~|=)\s*"(\d+)"')
-_RANGE = re.compile(r"\[(\w+)(?::\w*)?\]")
+_RANGE = re.compile(r"(\w+)\s*\([^()\[\]]*\[(\w+)\]")
 _GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^()]*\)|\[[^\]]*\]")
 _NAME = re.compile(r"(?<![\w:])[a-zA-Z_:][\w:]*(?![\w:]|\s*\()")
 _KEYWORDS = {"and", "or", "unless", "offset", "bool", "inf", "nan", "atan2", "start", "end"}
@@ -50,12 +50,20 @@ class Selector:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Range:
+    """A range of samples and the function that takes it; a subquery is none."""
+
+    function: str
+    length_s: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Parsed:
     """What a check needs to know of an expression."""
 
     error: str = ""
     selectors: tuple[Selector, ...] = ()
-    ranges_s: tuple[int, ...] = ()
+    ranges: tuple[Range, ...] = ()
 
 
 def expressions(bundle: Bundle) -> Iterator[Expression]:
@@ -128,11 +136,11 @@ def parse(text: str) -> Parsed:
         promql_parser.parse(_STRING.sub(_quoted, text))
     except ValueError as error:
         return Parsed(error=str(error))
-    ranges_s = tuple(seconds(window) for window in _RANGE.findall(bare))
+    ranges = tuple(Range(function=function, length_s=seconds(window)) for function, window in _RANGE.findall(bare))
     selectors = [_selector(name, matchers, strings) for name, matchers in _SELECTOR.findall(bare)]
     rest = _GROUPING.sub(" ", _SELECTOR.sub(" ", bare))
     names = (name for name in _NAME.findall(rest) if name.lower() not in _KEYWORDS)
-    return Parsed(selectors=(*selectors, *(Selector(name=name) for name in names)), ranges_s=ranges_s)
+    return Parsed(selectors=(*selectors, *(Selector(name=name) for name in names)), ranges=ranges)
 
 
 def _quoted(match: re.Match[str]) -> str:
