@@ -134,7 +134,7 @@ def seconds(duration: str) -> int:
 
 def number(value: float) -> str:
     """A PromQL number literal."""
-    return repr(value).removesuffix(".0")
+    return repr(float(value)).removesuffix(".0")
 
 
 def string(value: str) -> str:

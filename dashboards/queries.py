@@ -11,7 +11,7 @@ from dataclasses import replace
 from dashboards import promql, signals
 from dashboards.promql import INFINITY, TIME, Expr
 from dashboards.scope import Scope, SeriesSettings
-from dashboards.signals import by_run, in_phase, per_process
+from dashboards.signals import by_run, per_process
 from emitter import catalog
 from emitter.catalog import Metric
 
@@ -255,8 +255,8 @@ def nonfinite_marks(scope: Scope) -> Expr:
 
 # --- Speed ----------------------------------------------------------------------------------------------------------
 
-SLOW_CADENCE_LOGS = 25
-"""Runs with fewer log intervals an hour are drawn over an hour; a shorter window would show them in pieces."""
+SLOW_RUN_LOGS_IN_6H = 150
+"""Runs with fewer log intervals are drawn over an hour; a shorter window would show them in pieces."""
 
 COLLAPSE_RATIO = 0.7
 """30 % under the run's own median. Noise of a healthy run is about 0.1 %, one slow GPU costs 6 %."""
@@ -276,10 +276,10 @@ def _per_window(scope: Scope, part: str, by: tuple[str, ...] = ()) -> Expr:
             catalog.STEP_DURATION, lambda s: promql.call(function, s.range(window)), combine="sum", by=by, part=part
         )
 
-    slow = over("1h", "increase", "count") < SLOW_CADENCE_LOGS
-    fast = over(scope.window, "rate", part, by)
-    # A window without a log interval has rate 0: not a value, so that the long window can take its place.
-    return (fast > 0).or_(over("1h", "rate", part, by).and_(slow, on=(scope.run,)))
+    busy = over(scope.window, "increase", "count") > 0
+    slow = over("6h", "increase", "count") < SLOW_RUN_LOGS_IN_6H
+    fast = over(scope.window, "rate", part, by).and_(busy, on=(scope.run,))
+    return fast.or_(over("1h", "rate", part, by).and_(slow, on=(scope.run,)))
 
 
 def step_time_mean(scope: Scope) -> Expr:
@@ -350,53 +350,7 @@ def memory_allocated(scope: Scope) -> Expr:
     return latest(catalog.MEMORY_ALLOCATED, scope)
 
 
-# --- State ----------------------------------------------------------------------------------------------------------
-
-HUNG, NONFINITE, ZERO, VANISHED, SILENT = 90, 80, 75, 70, 60
-STARTUP, EVALUATE, CHECKPOINT, TRAIN, ENDED = 40, 30, 20, 10, 0
-"""Codes of `state` in order of trouble."""
-
-
-def state(scope: Scope) -> Expr:
-    """What a run does now, as a code: the alerts' own conditions first, then its phase, then mere life."""
-    alive = by_run("max", signals.LOGS(scope), scope)
-    seen = by_run("max", signals.LOGS(scope.before("", memory="$__range")), scope)
-    said_ended = in_phase(scope.before("", memory="$__range"), "ended")
-    codes = (
-        (hung(scope), HUNG),
-        (loss_nonfinite(scope), NONFINITE),
-        (loss_zero(scope), ZERO),
-        (by_run("max", vanished(scope), scope), VANISHED),
-        (in_phase(scope, "startup"), STARTUP),
-        (in_phase(scope, "evaluate"), EVALUATE),
-        (in_phase(scope, "checkpoint"), CHECKPOINT),
-        (in_phase(scope, "train"), TRAIN),
-        (said_ended, ENDED),
-        (alive, TRAIN),
-        (seen, SILENT),
-    )
-    return promql.any_of(*(condition * 0 + code for condition, code in codes))
-
-
-def phase_code(scope: Scope) -> Expr:
-    """The phase of a run as one of the codes of `state`; a short evaluation survives a coarse step."""
-
-    def seen(phase: str) -> Expr:
-        at_work = scope.by_spelling(
-            catalog.RUN_PHASE,
-            lambda s: promql.call("max_over_time", s.range("$__rate_interval")),
-            promql.equal("phase", phase),
-        )
-        return at_work.equals(1)
-
-    codes = (
-        ("startup", STARTUP),
-        ("evaluate", EVALUATE),
-        ("checkpoint", CHECKPOINT),
-        ("train", TRAIN),
-        ("ended", ENDED),
-    )
-    return promql.any_of(*(seen(phase) * 0 + code for phase, code in codes))
+# --- Choices and alerts ---------------------------------------------------------------------------------------------
 
 
 def firing_alerts(scope: Scope) -> Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards import ids, queries, style
+from dashboards import ids, queries, state, style
 from dashboards.dashboard import Dashboard, Panel, View
 from dashboards.ids import RunPanel
 from dashboards.scope import Scope
@@ -60,7 +60,7 @@ def state_panel(scope: Scope) -> Panel:
         description="The worst that holds now: an alert's own condition in capitals, else the phase the run is in; "
         "grey means that nothing of it was seen in the time range.",
         unit="none",
-        queries=(style.now(queries.state(scope)),),
+        queries=(style.now(state.state(scope)),),
         needs=(catalog.STEP_DURATION,),
         no_value="not seen",
         width=5,
@@ -152,7 +152,7 @@ def phase_panel(scope: Scope) -> Panel:
         description="What the run said it was doing; a hole is time without telemetry, and unmodified Megatron-LM "
         "says nothing.",
         unit="none",
-        queries=(style.line(scope, queries.phase_code(scope)),),
+        queries=(style.line(scope, state.phase(scope)),),
         needs=(catalog.RUN_PHASE,),
         width=12,
         height=6,

@@ -39,6 +39,7 @@ class Signal:
     """What of its own last value a recording rule carries forward while `now` has nothing."""
 
     def __call__(self, scope: Scope) -> Expr:
+        """The signal as a query of this scope."""
         if scope.recorded:
             return scope.record(self.name)
         return (self.in_place or self.now)(scope)

@@ -18,6 +18,7 @@ from dashboards import promql, queries
 from dashboards.dashboard import Panel, Query, Role, Row, Variable, View
 from dashboards.promql import Expr
 from dashboards.scope import Scope
+from dashboards.state import State
 from emitter.catalog import Metric
 
 if TYPE_CHECKING:
@@ -55,18 +56,18 @@ NOT_FINITE = {
 """NaN is painted in the base colour otherwise: a diverged run would look healthy. `special: nan` hits holes as well."""
 
 STATES = {
-    queries.HUNG: ("HUNG", DARK_RED),
-    queries.NONFINITE: ("DIVERGED", RED),
-    queries.ZERO: ("ALL SKIPPED", RED),
-    queries.VANISHED: ("VANISHED", ORANGE),
-    queries.SILENT: ("silent", YELLOW),
-    queries.STARTUP: ("starting", BLUE),
-    queries.EVALUATE: ("evaluating", PURPLE),
-    queries.CHECKPOINT: ("checkpoint", YELLOW),
-    queries.TRAIN: ("training", GREEN),
-    queries.ENDED: ("ended", GREY),
+    State.HUNG: ("HUNG", DARK_RED),
+    State.NONFINITE: ("NaN", RED),
+    State.ZERO: ("ALL SKIPPED", RED),
+    State.VANISHED: ("VANISHED", ORANGE),
+    State.SILENT: ("silent", YELLOW),
+    State.STARTUP: ("starting", BLUE),
+    State.EVALUATE: ("evaluating", PURPLE),
+    State.CHECKPOINT: ("checkpoint", YELLOW),
+    State.TRAIN: ("training", GREEN),
+    State.ENDED: ("ended", GREY),
 }
-"""Word and colour of each code of `queries.state`."""
+"""Word and colour of each code of `state.state`."""
 
 _ROLES: Mapping[Role, Mapping[str, Any]] = {
     "value": {},

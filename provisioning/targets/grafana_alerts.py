@@ -18,7 +18,8 @@ from provisioning.targets.yaml_text import dump
 FOLDER = "Training alerts"
 """Another title than the boards' folder: Grafana 12 makes two folders of one title."""
 
-_DIALECT = texts.Dialect(value="$values.A.Value", dollar="$$")
+# Grafana fills the texts in even where a rule has no data: `with` keeps that from being an error in its log.
+_DIALECT = texts.Dialect(value="{{ with $values.A }}{{ .Value | FORM }}{{ end }}", dollar="$$")
 _EXPRESSION = {"type": "__expr__", "uid": "__expr__"}
 
 
@@ -89,7 +90,7 @@ def alert(rule: AlertRule, site: Site, scope: Scope) -> dict[str, Any]:
         "isPaused": site.alerting.engine == "prometheus",
         "labels": texts.labels(rule, site, _DIALECT),
         "annotations": {
-            **texts.annotations(rule, site, _DIALECT),
+            **texts.notes(rule, site, _DIALECT),
             "__dashboardUid__": dashboard,
             "__panelId__": str(int(panel)),
         },

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from alerts.rule import AlertRule
 from dashboards import signals
 from dashboards.scope import Scope, rule_scope
@@ -10,7 +12,7 @@ from provisioning.site import Site
 from provisioning.targets import texts
 from provisioning.targets.yaml_text import dump
 
-_DIALECT = texts.Dialect(value="$value")
+_DIALECT = texts.Dialect(value="{{ $value | FORM }}")
 
 
 def render(bundle: Bundle) -> dict[str, str]:
@@ -21,7 +23,7 @@ def render(bundle: Bundle) -> dict[str, str]:
     site = bundle.site
     scope = rule_scope(site.series, site.run.world_size or 0, recorded=True)
     records = [{"record": signal.name, "expr": str(signal.rule(scope))} for signal in signals.SIGNALS]
-    groups = {"signals": records}
+    groups: dict[str, Sequence[Mapping[str, object]]] = {"signals": records}
     for group in bundle.rule_groups:
         groups[group.name] = [alert(rule, site, scope) for rule in group.rules]
     return {f"prometheus/rules/{name}.yaml": _file(name, rules, site) for name, rules in groups.items()}
@@ -34,10 +36,10 @@ def alert(rule: AlertRule, site: Site, scope: Scope) -> dict[str, object]:
         "expr": str(rule.expr(scope)),
         "for": rule.hold,
         "labels": texts.labels(rule, site, _DIALECT),
-        "annotations": texts.annotations(rule, site, _DIALECT),
+        "annotations": texts.notes(rule, site, _DIALECT),
     }
 
 
-def _file(name: str, rules: list[dict[str, object]], site: Site) -> str:
-    group = {"name": f"megatron-watch-{name}", "interval": site.alerting.interval, "rules": rules}
+def _file(name: str, rules: Sequence[Mapping[str, object]], site: Site) -> str:
+    group = {"name": f"megatron-watch-{name}", "interval": site.alerting.interval, "rules": list(rules)}
     return dump({"groups": [group]})

@@ -16,7 +16,7 @@ class Dialect:
     """How a target writes a label and the value of an alert into a text."""
 
     value: str
-    """Template expression of the value."""
+    """Template that shows the value through the function `FORM`."""
     dollar: str = "$"
     """How the target's files write a dollar sign in a label."""
 
@@ -32,7 +32,7 @@ def fill(text: Text, run_label: str, dialect: Dialect) -> str:
             return f"{{{{ $labels.{run_label} }}}}"
         if name == "gpus":
             return "{{ with $labels.gpus }}{{ . }} GPUs{{ else }}All GPUs{{ end }}"
-        return f"{{{{ {dialect.value} | {_FORMS[form]} }}}}"
+        return dialect.value.replace("FORM", _FORMS[form])
 
     return text.fill(field)
 
@@ -49,7 +49,7 @@ def labels(rule: AlertRule, site: Site, dialect: Dialect) -> dict[str, str]:
     return {"severity": severity, **run}
 
 
-def annotations(rule: AlertRule, site: Site, dialect: Dialect) -> dict[str, str]:
+def notes(rule: AlertRule, site: Site, dialect: Dialect) -> dict[str, str]:
     """Summary, description, and the links to the panel and to the runbook."""
     dashboard, panel = rule.panel
     run = f"&var-run={{{{ $labels.{site.series.run} | urlquery }}}}" if rule.per_run else ""
