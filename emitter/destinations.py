@@ -10,7 +10,7 @@ LOOPBACK = "127.0.0.1"
 HTTP_PATH = "/v1/metrics"
 GRPC_PORT = 4317
 
-_FORMS = "scrape:PORT, scrape:HOST:PORT, otlp:URL or console"
+FORMS = ("scrape:PORT", "scrape:HOST:PORT", "otlp:URL", "console")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +78,8 @@ class Console:
 Destination = Scrape | Otlp | Console
 
 
-def destination(text: str) -> Destination:
-    """Read what a user wrote after --to.
+def destination(text: str, forms: tuple[str, ...] = FORMS) -> Destination:
+    """Read a destination as a user writes it; `forms` are those that an error offers.
 
     Raises: ValueError if it is no destination.
     """
@@ -90,9 +90,11 @@ def destination(text: str) -> Destination:
         return Otlp(url=rest)
     if kind == "scrape" and rest:
         return _scrape(text, rest)
-    near = difflib.get_close_matches(kind, ("scrape", "otlp", "console"), 1)
+    near = difflib.get_close_matches(kind, [form.partition(":")[0] for form in forms], 1)
     hint = f" Did you mean {near[0]!r}?" if near and near[0] != kind else ""
-    raise ValueError(f"emitter: a destination is {_FORMS} (got {_without_secrets(text)!r}).{hint}")
+    raise ValueError(
+        f"emitter: a destination is {', '.join(forms[:-1])} or {forms[-1]} (got {_without_secrets(text)!r}).{hint}"
+    )
 
 
 def _scrape(text: str, rest: str) -> Scrape:

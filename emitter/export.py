@@ -48,7 +48,7 @@ SCOPE = "megatron-watch"
 SERVICE = "megatron-lm"
 """Megatron-LM's service name, and the default of ours."""
 
-CLOSING_TIME_S = 5.0
+CLOSING_TIME_S = 3.0
 """Time that a flush or a shutdown may take; a collector that is well answers within one second."""
 
 _log = logging.getLogger(__name__)
@@ -161,9 +161,8 @@ def _clean(run_id: str) -> str:
 
 
 def _resource(run_id: str, rank: int | None, given: Mapping[str, AttributeValue]) -> Resource:
-    if rank is None:
-        rank = int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
-    defaults = {"service.name": SERVICE, "service.instance.id": f"{run_id}-rank{rank}"}
+    mine = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0
+    defaults = {"service.name": SERVICE, "service.instance.id": f"{run_id}-rank{mine if rank is None else rank}"}
     environment = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES
     return Resource.create({**defaults, **environment, **given, RUN_ID: run_id})
 

@@ -1,0 +1,135 @@
+"""A log as a live run: its records in its own rhythm, or faster, into metrics or JSON lines.
+
+The clock is an argument, and so is the sleep: nothing here knows what time it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, TextIO
+
+from . import catalog
+from .errors import EmitterError
+from .instruments import record as record_metric
+from .readers.megatron import MegatronLog
+from .records import Record
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+
+SLICE_S = 2.0
+"""Longest sleep at a stretch, so that whoever watches sees that something goes on."""
+
+Sink = Callable[[Record], None]
+
+
+def records(name: str, lines: Iterable[bytes], log: MegatronLog) -> Iterator[Record]:
+    """Records of a log, of which it is known that there is a training line.
+
+    Raises: EmitterError if there is none, at once and not at the first record.
+    """
+    start = b""
+    head: list[Record] = []
+    rest = iter(lines)
+    for line in rest:
+        start += line[: 1000 - len(start)]
+        head += log.read(line)
+        if any(record.kind == "train" for record in head):
+            return chain(head, (record for line in rest for record in log.read(line)))
+    raise EmitterError(f"{name}: {_useless(start, log.counts.total)}")
+
+
+def _useless(start: bytes, lines: int) -> str:
+    if not start:
+        return "a log has lines (got an empty file). Is the run's output somewhere else?"
+    if b"\0" in start or "\ufffd" in start[:-3].decode("utf-8", "replace"):
+        return "a log is text (got binary data). Decompress or convert it."
+    return f"a log has training lines of Megatron-LM (got {lines} lines without one). Other layouts cannot be replayed."
+
+
+def timeline(of: Iterable[Record]) -> Iterator[tuple[float, Record]]:
+    """Each record with its time in seconds since the first one.
+
+    By the log's clock where it has one, else by the length of what is reported. Where a clock goes back,
+    a day's change or another attempt, the time goes on.
+    """
+    now = 0.0
+    begun = False
+    origin: float | None = None
+    for record in of:
+        if record.stamp_s is not None:
+            if origin is None or record.stamp_s - origin < now:
+                origin = record.stamp_s - now
+            now = record.stamp_s - origin
+        elif record.length_s is not None and begun:
+            now += record.length_s
+        begun = begun or record.stamp_s is not None or record.kind == "train"
+        yield now, record
+
+
+def replay(
+    timed: Iterable[tuple[float, Record]],
+    sinks: Iterable[Sink],
+    *,
+    speed: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+    progress: Callable[[float, Record | None], None] = lambda seconds, record: None,
+) -> None:
+    """Hand every record to the sinks when it is due: `speed` times faster than the run was; at infinity at once.
+
+    `progress` is told the time in the log and the last training record, every SLICE_S or more often.
+    """
+    sinks = tuple(sinks)
+    last: Record | None = None
+    begin = clock()
+    for seconds, record in timed:
+        while (left := begin + seconds / speed - clock()) > 0:
+            progress(seconds - left * speed, last)
+            sleep(min(left, SLICE_S))
+        for sink in sinks:
+            sink(record)
+        if record.kind == "train":
+            last = record
+            progress(seconds, last)
+
+
+def metrics(meter: Meter, now_s: float) -> Sink:
+    """A sink that records into a meter, as a run that starts now."""
+
+    def enter(phase: str) -> None:
+        for name in catalog.PHASES:
+            record_metric(meter, catalog.RUN_PHASE, int(name == phase), {"phase": name})
+
+    def sink(record: Record) -> None:
+        for metric, value in record.values.items():
+            record_metric(meter, metric, value)
+        if record.phase is not None:
+            enter(record.phase)
+
+    record_metric(meter, catalog.RUN_START_TIME, now_s)
+    record_metric(meter, catalog.RUN_ATTEMPT, 0)
+    enter("startup")
+    return sink
+
+
+def jsonl(out: TextIO) -> Sink:
+    """A sink that writes one JSON object for each result."""
+
+    def sink(record: Record) -> None:
+        if record.kind in ("train", "validation"):
+            values = {metric.short: _plain(value) for metric, value in record.values.items()}
+            out.write(json.dumps({"kind": record.kind, **values}) + "\n")
+            out.flush()
+
+    return sink
+
+
+def _plain(value: int | float) -> int | float | str:
+    """JSON has no NaN and no infinity: they are spelt as Prometheus spells them."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
