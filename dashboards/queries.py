@@ -38,26 +38,19 @@ def silence(scope: Scope) -> Expr:
     return TIME - signals.LAST_LOG(scope)
 
 
-def hang_limit(scope: Scope) -> Expr:
-    """How long a run may be inactive, by its own cadence; two hours while that is not known.
-
-    Unit: seconds.
-    """
-    usual = signals.CADENCE(scope) * HANG_INTERVALS
-    with_phases = promql.call("clamp_min", usual, HANG_FLOOR_S).and_(signals.phases(scope))
-    without = promql.call("clamp_min", usual, HANG_FLOOR_WITHOUT_PHASES_S)
-    unknown = signals.LAST_ACTIVE(scope) * 0 + HANG_ANY_PHASE_S
-    return promql.any_of(with_phases, without, unknown)
-
-
 def hung(scope: Scope) -> Expr:
     """Runs that made progress before and make none now, alive, not ended, not at an evaluation or a checkpoint.
 
     Unit: seconds since the last log interval.
     """
-    inactive = (TIME - signals.LAST_ACTIVE(scope)) > hang_limit(scope)
-    whatever = silence(scope) > promql.call("clamp_min", signals.CADENCE(scope) * HANG_INTERVALS, HANG_ANY_PHASE_S)
-    return silence(scope).and_(inactive.or_(whatever)).and_(signals.alive(scope)).unless(signals.ended(scope))
+    patience = HANG_ANY_PHASE_S - HANG_FLOOR_S
+    inactive = TIME - signals.LAST_ACTIVE(scope)
+    excused = silence(scope) - patience  # what remains once every phase's excuse is used up
+    idle = (excused > inactive).or_(inactive)
+    enough = (idle > HANG_FLOOR_S).and_(signals.phases(scope)).or_(idle > HANG_FLOOR_WITHOUT_PHASES_S)
+    missed = enough > signals.CADENCE(scope) * HANG_INTERVALS
+    unknown = silence(scope) > HANG_ANY_PHASE_S  # a run that logged once has no cadence yet
+    return silence(scope).and_(missed.or_(unknown)).and_(signals.alive(scope)).unless(signals.ended(scope))
 
 
 GONE_S = 900
@@ -79,14 +72,10 @@ def vanished(scope: Scope) -> Expr:
     Unit:  seconds since anything was exported.
     """
     gone = TIME - signals.LAST_SEEN(scope)
-    usual = signals.CADENCE(scope) * HANG_INTERVALS
-
-    def longer_than(limit_s: float) -> Expr:
-        return gone > promql.call("clamp_min", usual, limit_s).or_(gone * 0 + limit_s)
-
+    missed = (gone > GONE_S).unless(gone < signals.CADENCE(scope) * HANG_INTERVALS)
     over = signals.LAST_ENDED(scope) > signals.LAST_SEEN(scope) - _END_GRACE_S
-    told = promql.set_label(longer_than(GONE_S).and_(signals.LAST_PHASE(scope)), "signals", "yes")
-    mute = promql.set_label(longer_than(GONE_WITHOUT_PHASES_S).unless(signals.LAST_PHASE(scope)), "signals", "no")
+    told = promql.set_label(missed.and_(signals.LAST_PHASE(scope)), "signals", "yes")
+    mute = promql.set_label((missed > GONE_WITHOUT_PHASES_S).unless(signals.LAST_PHASE(scope)), "signals", "no")
     return (told.or_(mute) < GONE_FORGOTTEN_S).unless(over, on=(scope.run,))
 
 
@@ -172,8 +161,7 @@ def nonfinite_now(scope: Scope) -> Expr:
 def _for_some_intervals(scope: Scope, moment: signals.Signal, intervals: int, floor_s: float) -> Expr:
     """The age of a moment, while it is younger than some of the run's log intervals."""
     age = TIME - moment(scope)
-    limit = promql.call("clamp_min", signals.CADENCE(scope) * intervals, floor_s).or_(age * 0 + floor_s)
-    return age < limit
+    return (age < floor_s).or_(age < signals.CADENCE(scope) * intervals)
 
 
 def loss_nonfinite(scope: Scope) -> Expr:

@@ -249,7 +249,7 @@ def firing_alerts(view: View, *, id: IntEnum, title: str, description: str, widt
         "sortOrder": 3,
         "dashboardAlerts": False,
         "alertName": "",
-        "alertInstanceLabelFilter": '{run=~"^(${run:regex})$"}',
+        "alertInstanceLabelFilter": '{run=~"^${run:regex}$"}',
         "folder": {"title": view.alert_folder},
         "stateFilter": {"firing": True, "pending": True, "error": True, "noData": False, "normal": False},
     }
@@ -321,7 +321,7 @@ def _overrides(panel_queries: Sequence[Query]) -> list[dict[str, Any]]:
 
 def _states() -> dict[str, Any]:
     options = {
-        str(code): {"text": text, "color": color, "index": place}
+        str(int(code)): {"text": text, "color": color, "index": place}
         for place, (code, (text, color)) in enumerate(STATES.items())
     }
     return {"type": "value", "options": options}
