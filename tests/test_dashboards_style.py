@@ -181,7 +181,7 @@ def test_alerts_are_filtered_by_the_chosen_run(engine: str) -> None:
     """A list of everybody's alerts would be noise at 3 am."""
     (panel,) = (item for item in panels(f"alerting: {{engine: {engine}}}") if item["title"] == "Firing alerts")
     if engine == "grafana":
-        assert panel["options"]["alertInstanceLabelFilter"] == '{run=~"^(${run:regex})$"}'
+        assert panel["options"]["alertInstanceLabelFilter"] == '{run=~"^${run:regex}$"}'
         assert panel["options"]["folder"]["title"] == "Training alerts"
     else:
         assert "run=~`${run:regex}`" in panel["targets"][0]["expr"]
