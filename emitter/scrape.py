@@ -35,7 +35,7 @@ class ScrapeReader(PrometheusMetricReader):
         REGISTRY.unregister(self._collector)  # the process's registry is not ours; old exporters know no other
         self._stamp = stamp
         registry = CollectorRegistry()
-        registry.register(_OneScrapeAtATime(self._collector))
+        registry.register(OneScrapeAtATime(self._collector))
         server = _IPv6Server if ":" in where.host else _Server
         try:
             self._server = make_server(where.host, where.port, make_wsgi_app(registry), server, _QuietHandler)
@@ -79,7 +79,7 @@ class _QuietHandler(WSGIRequestHandler):
         """A scrape every few seconds is no news."""
 
 
-class _OneScrapeAtATime(Collector):
+class OneScrapeAtATime(Collector):
     """Two scrapes at once would mix their points: each series would appear twice."""
 
     def __init__(self, collector: Any) -> None:

@@ -28,12 +28,14 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
     MetricsServiceServicer,
     add_MetricsServiceServicer_to_server,
 )
+from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import emitter
 from emitter import catalog
 from emitter.destinations import Console, Otlp, Scrape, destination
 from emitter.export import start
+from emitter.scrape import OneScrapeAtATime
 
 ROOT = Path(__file__).resolve().parent.parent
 VALUES = (1500.0, 2.5, 410.0, 0.75, 1, 3e-4, 1.0e6, 61.0)
@@ -234,12 +236,30 @@ def test_flush_does_not_double_a_scrape() -> None:
 
 
 def test_scrapes_at_once_do_not_mix() -> None:
-    """Two servers that scrape at the same moment get each series once."""
-    with start("run-7", ["scrape:0"]) as export:
-        emitter.record_training_metrics(export.meter, *VALUES)
-        with futures.ThreadPoolExecutor(8) as pool:
-            texts = list(pool.map(scrape, [export.addresses[0]] * 40))
-    assert [text.count("\nmegatron_training_loss{") for text in texts] == [1] * 40
+    """Servers that scrape at the same moment get one collection each, with each series once."""
+    inside: list[int] = []
+
+    class Slow:
+        def __init__(self) -> None:
+            self.scrapes = 0
+
+        def collect(self) -> list[Any]:
+            self.scrapes += 1
+            inside.append(self.scrapes)
+            time.sleep(0.01)
+            self.scrapes -= 1
+            return []
+
+    collector = OneScrapeAtATime(Slow())
+    with futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: list(collector.collect()), range(8)))
+    assert inside == [1] * 8
+
+
+def test_registry_of_the_process_is_left_alone() -> None:
+    """What else the process serves with prometheus_client does not gain our metrics."""
+    with start("run-7", ["scrape:0"]):
+        assert b"megatron" not in generate_latest(REGISTRY)
 
 
 def test_withdrawn_gauge_is_not_scraped() -> None:

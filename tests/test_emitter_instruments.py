@@ -6,8 +6,10 @@ import gc
 import inspect
 import logging
 import math
+import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -214,7 +216,8 @@ def test_negative_values_are_dropped(bench: Bench, caplog: pytest.LogCaptureFixt
 def test_attributes(bench: Bench) -> None:
     """A value is kept for each set of attributes, whatever their order."""
     record(bench.meter, catalog.TIMER_DURATION, 1.0, {"phase": "optimizer", "agg": "max"})
-    record(bench.meter, catalog.TIMER_DURATION, 2.0, {"agg": "max", "phase": "optimizer"})
+    record(bench.meter, catalog.TIMER_DURATION, 7.0, {"agg": "max", "phase": "optimizer"})
+    record(bench.meter, catalog.TIMER_DURATION, 2.0, {"phase": "optimizer", "agg": "max"})
     record(bench.meter, catalog.TIMER_DURATION, 3.0, {"agg": "min", "phase": "optimizer"})
     record(bench.meter, catalog.SPAN_DURATION, 4.0, {"span": "megatron.train", "group": "job"})
     points = bench.points()
@@ -301,6 +304,16 @@ def test_queue_is_bounded_without_a_histogram(monkeypatch: pytest.MonkeyPatch) -
     assert len(recorder.store(meter, catalog.STEP_DURATION)._queue) <= 8  # type: ignore[attr-defined]
 
 
+@pytest.fixture
+def _hasty_threads() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_hasty_threads")
 def test_threads_lose_no_count(bench: Bench) -> None:
     """Counts of several threads, and collections at the same time, add up."""
     prepare(bench.meter)

@@ -234,6 +234,16 @@ def test_first_interval_by_the_argument() -> None:
     assert math.isnan(values["loss"])
 
 
+def test_first_interval_by_the_start() -> None:
+    """Without that argument the first line of a process is as long as its iterations."""
+    (values,) = results("using world size: 8, x\n" + line(10, stamp=None, loss=None, grad=None, skipped=9))
+    assert math.isnan(values["loss"])
+    (values,) = results(
+        "successfully loaded checkpoint from /data/c at iteration 100\n" + line(110, loss=None, skipped=9)
+    )
+    assert math.isnan(values["loss"])
+
+
 def test_first_line_of_unknown_length_is_not_called_nan() -> None:
     """A first line without a loss but with skips, in a log that does not tell its interval, is no alarm."""
     (values,) = results(line(510, loss=None, skipped=3))
@@ -348,6 +358,7 @@ def test_phases_of_a_whole_run() -> None:
         "saving checkpoint at iteration      20 to /data/c",
     ]
     assert phases("\n".join(text)) == ["startup", "train", "checkpoint", "train", "evaluate", "train", "ended"]
+    assert [record.phase for record in read("\n".join(text))[0] if record.kind == "validation"] == ["train"]
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ class MegatronLog:
 
     def read(self, line: bytes) -> list[Record]:
         """Records of one physical line. Never raises, whatever the bytes."""
-        text = _ANSI.sub("", line.decode("utf-8", "replace")).replace("\0", "").strip("\ufeff\r\n")
+        text = _ANSI.sub("", line.decode("utf-8", "replace")).strip("\0\ufeff\r\n")
         records: list[Record] | None = [self._train(printed) for printed in _training_lines(text)]
         if not records:
             records = self._other(text)
