@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from dashboards import signals
 from dashboards.scope import name_pattern, spellings
@@ -56,7 +57,8 @@ class Known:
         return found - {""}
 
 
-def alternatives(pattern: str) -> list[str]:
+@cache
+def alternatives(pattern: str) -> tuple[str, ...]:
     """The branches of a regular expression, split at each `|` outside of parentheses."""
     branches, depth = [""], 0
     for letter in pattern:
@@ -65,4 +67,4 @@ def alternatives(pattern: str) -> list[str]:
             branches.append("")
         else:
             branches[-1] += letter
-    return branches
+    return tuple(branches)

@@ -267,7 +267,7 @@ def test_names_and_ranges_are_those_of_the_syntax_tree(settings: str) -> None:
 
 def test_a_pattern_is_split_outside_of_its_groups() -> None:
     """`(a|b)c|d` has two branches."""
-    assert alternatives("(a|b)c|d") == ["(a|b)c", "d"]
+    assert alternatives("(a|b)c|d") == ("(a|b)c", "d")
 
 
 def test_the_catalogue_entry_behind_a_name_is_known() -> None:
