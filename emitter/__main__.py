@@ -168,7 +168,7 @@ def _lines(name: str) -> Generator[bytes, None, None]:
     except IsADirectoryError:
         raise EmitterError(f"{name}: a log is a file (got a directory). Name a file in it.") from None
     except OSError as error:
-        raise EmitterError(f"{name}: a log must be readable (got: {error.strerror}). Check the path.") from error
+        raise EmitterError(f"{name}: a log must be readable (got {error.strerror}). Check the path.") from error
 
 
 def _host(host: str) -> str:

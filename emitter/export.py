@@ -276,7 +276,7 @@ def _all_within(timeout_s: float, calls: Sequence[Callable[..., object]]) -> boo
             call(timeout_millis=timeout_s * 1000)
             done.append(True)
         except Exception as error:
-            _log.warning("emitter: closing a way out failed (got %r).", error)
+            _log.warning("emitter: a way out failed (got %r).", error)
 
     threads = [Thread(target=run, args=(call,), name="megatron-watch", daemon=True) for call in calls]
     for thread in threads:

@@ -275,7 +275,7 @@ def test_only_working_verbs_are_listed() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "a log must be readable (got: No such file or directory). Check the path."),
+        (None, "a log must be readable (got No such file or directory). Check the path."),
         (b"", "a log has lines (got an empty file). Is the run's output somewhere else?"),
         (b"\x7fELF\x02\x01\x01\x00\x00" * 99, "a log is text (got binary data). Decompress or convert it."),
         (b"\x1f\x8b\x08\xfe\xff" * 99, "a log is text (got binary data). Decompress or convert it."),

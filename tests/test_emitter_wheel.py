@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -35,7 +36,11 @@ def run(*command: str | Path, cwd: Path) -> str:
 @pytest.mark.live
 def test_wheel(tmp_path: Path) -> None:
     """Built, installed with its extra and nothing else of ours, the package exports; its command line works."""
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, ROOT, cwd=tmp_path)
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "emitter", source / "emitter", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, source, cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if not name.split("/")[0].endswith(".dist-info")} == {"megatron_watch"}
