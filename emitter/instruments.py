@@ -65,8 +65,8 @@ class _Store:
         """Keep a value."""
         try:
             number = float(value)
-        except Exception as error:  # a tensor may raise anything
-            self._drop("a value must be a number", repr(error))
+        except Exception as error:
+            self._unreadable(error)
             return
         if isfinite(number):
             self._keep(number, key)
@@ -79,6 +79,10 @@ class _Store:
     def _lose(self, number: float, key: _Key) -> None:
         """Deal with a NaN or Inf, which OpenTelemetry does not carry."""
         self._drop("a value must be finite", str(number))
+
+    def _unreadable(self, error: Exception) -> None:
+        """Deal with a value whose float() failed: a tensor's may raise anything."""
+        self._drop("a value must be a number", repr(error))
 
     def _drop(self, rule: str, got: str) -> None:
         name = self.metric.name
@@ -111,8 +115,17 @@ class _Gauge(_Store):
         self.points: dict[_Key, float] = {}
         self._nonfinite = nonfinite if metric.short in catalog.SIGNALS else None
 
-    def _keep(self, number: float, key: _Key) -> None:
-        self.points[key] = number
+    def take(self, value: SupportsFloat, key: _Key = ()) -> None:
+        """Keep a value; written out, since most of a recording is gauges and a call is a third of one's cost."""
+        try:
+            number = float(value)
+        except Exception as error:
+            self._unreadable(error)
+            return
+        if isfinite(number):
+            self.points[key] = number
+        else:
+            self._lose(number, key)
 
     def _lose(self, number: float, key: _Key) -> None:
         self.points.pop(key, None)
