@@ -30,3 +30,4 @@ class RunPanel(IntEnum):
     THROUGHPUT_RATIO = 18
     PHASE = 19
     TELEMETRY = 20
+    TARGET_ITERATION = 21

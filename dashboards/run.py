@@ -23,6 +23,7 @@ def dashboard(view: View) -> Dashboard:
                 state_panel(scope),
                 since_progress_panel(scope),
                 iteration_panel(scope),
+                target_iteration_panel(scope),
                 eta_panel(scope),
                 gpus_panel(scope),
                 firing_alerts_panel(view),
@@ -60,10 +61,9 @@ def state_panel(scope: Scope) -> Panel:
         description="The worst that holds now: an alert's own condition in capitals, else the phase the run is in; "
         "grey means that nothing of it was seen in the time range.",
         unit="none",
-        queries=(style.now(state.state(scope)),),
+        queries=(style.now(scope, state.state(scope)),),
         needs=(catalog.STEP_DURATION,),
         no_value="not seen",
-        width=5,
     )
 
 
@@ -76,31 +76,38 @@ def since_progress_panel(scope: Scope) -> Panel:
         "for several intervals of the run's own length.",
         unit="seconds",
         queries=(
-            style.now(queries.silence(scope).unless(queries.hung(scope)), role="good"),
-            style.now(queries.hung(scope), role="bad"),
+            style.now(scope, queries.silence(scope).unless(queries.hung(scope)), role="good"),
+            style.now(scope, queries.hung(scope), role="bad"),
         ),
         needs=(catalog.STEP_DURATION,),
         no_value="not seen",
         decimals=1,
-        width=5,
     )
 
 
 def iteration_panel(scope: Scope) -> Panel:
-    """Where the run is, and where it shall end."""
+    """Where the run is."""
     return style.stat(
         id=RunPanel.ITERATION,
         title="Iteration",
-        description="Last finished iteration and the one at which the run is complete; unmodified Megatron-LM exports "
-        "neither.",
+        description="Last finished iteration, also of a run that has ended; unmodified Megatron-LM does not export it.",
         unit=catalog.ITERATION.unit,
-        queries=(
-            style.now(queries.iteration(queries.remembered(scope)), "done"),
-            style.now(queries.target_iteration(queries.remembered(scope)), "target"),
-        ),
-        needs=(catalog.ITERATION, catalog.TARGET_ITERATION),
+        queries=(style.now(scope, queries.iteration(queries.remembered(scope))),),
+        needs=(catalog.ITERATION,),
         no_value="not exported",
-        width=5,
+    )
+
+
+def target_iteration_panel(scope: Scope) -> Panel:
+    """Where the run shall end."""
+    return style.stat(
+        id=RunPanel.TARGET_ITERATION,
+        title="Target iteration",
+        description="Iteration at which the run is complete; unmodified Megatron-LM does not export it.",
+        unit=catalog.TARGET_ITERATION.unit,
+        queries=(style.now(scope, queries.target_iteration(queries.remembered(scope))),),
+        needs=(catalog.TARGET_ITERATION,),
+        no_value="not exported",
     )
 
 
@@ -112,11 +119,10 @@ def eta_panel(scope: Scope) -> Panel:
         description="Time until the target iteration at the speed of the last hour; empty while the run stands still "
         "or exports no iteration.",
         unit="seconds",
-        queries=(style.now(queries.eta(scope).unless(queries.hung(scope))),),
+        queries=(style.now(scope, queries.eta(scope).unless(queries.hung(scope))),),
         needs=(catalog.ITERATION, catalog.TARGET_ITERATION),
         no_value="unknown",
         decimals=1,
-        width=5,
     )
 
 
@@ -128,7 +134,7 @@ def gpus_panel(scope: Scope) -> Panel:
         description="GPUs that wait while the run does not progress; where the emitter does not export it, set "
         "`run.world_size` in site.yaml.",
         unit=catalog.WORLD_SIZE.unit,
-        queries=(style.now(queries.world_size(queries.remembered(scope))),),
+        queries=(style.now(scope, queries.world_size(queries.remembered(scope))),),
         needs=(catalog.WORLD_SIZE,),
         no_value="not exported",
     )

@@ -115,9 +115,9 @@ def limit(scope: Scope, expr: Expr, name: str) -> Query:
     return _over_time(scope, expr, "limit", name)
 
 
-def now(expr: Expr, name: str = "", *, role: Role = "value") -> Query:
-    """The value at the end of the time range; a name is shown beside it."""
-    return Query(expr=expr, legend=name, instant=True, role=role)
+def now(scope: Scope, expr: Expr, *, role: Role = "value") -> Query:
+    """The value at the end of the time range, named by the run where several are chosen."""
+    return Query(expr=expr, legend=f"{{{{{scope.run}}}}}", instant=True, role=role)
 
 
 def _over_time(scope: Scope, expr: Expr, role: Role, name: str, by: str = "") -> Query:
@@ -295,7 +295,7 @@ def _stat(content: Content, no_value: str, *, verdict: bool, **look: Any) -> Any
         color={"mode": "thresholds"},
         colorMode="background" if verdict else "value",
         graphMode="none",
-        textMode="value_and_name" if any(query.legend for query in content["queries"]) else "value",
+        textMode="auto",  # names the values as soon as there are several
         reduceCalc="lastNotNull",
         noValue=no_value,
         thresholds=[{"value": None, "color": GREY if verdict else TEXT}],

@@ -32,10 +32,11 @@ def panel(number: RunPanel, settings: str = "") -> Panel:
 def test_the_verdict_comes_first() -> None:
     """On a telephone panels stack in this order: state, time since progress, then the rest."""
     first = [item.id for item in board().rows[0].panels]
-    assert first[:5] == [
+    assert first[:6] == [
         RunPanel.STATE,
         RunPanel.SINCE_PROGRESS,
         RunPanel.ITERATION,
+        RunPanel.TARGET_ITERATION,
         RunPanel.ETA,
         RunPanel.GPUS,
     ]
@@ -99,7 +100,7 @@ def test_the_gpus_of_the_site_stand_in_for_what_is_not_exported() -> None:
 
 def test_an_ended_run_keeps_its_iteration() -> None:
     """What a run said last is remembered over the whole time range."""
-    for number in (RunPanel.ITERATION, RunPanel.GPUS):
+    for number in (RunPanel.ITERATION, RunPanel.TARGET_ITERATION, RunPanel.GPUS):
         for query in panel(number).queries:
             assert "last_over_time(" in str(query.expr)
             assert "[$__range]" in str(query.expr)

@@ -17,6 +17,7 @@ from provisioning import bundle
 from provisioning.site import parse
 from provisioning.targets import grafana
 
+SCOPE = parse("", "site.yaml").panel_scope
 HOSTILE = ('x"} or vector(1) #', "a.b+c", r"p|q\d,{{r}}", "50% (lr=3e-4) $HOME", "实验-1", "a/b")
 
 
@@ -41,7 +42,7 @@ def stat(**look: Any) -> Panel:
         "title": "Loss",
         "description": "Falls.",
         "unit": "none",
-        "queries": (style.now(Expr("loss")),),
+        "queries": (style.now(SCOPE, Expr("loss")),),
         "needs": (catalog.LOSS,),
         "no_value": "none",
     }
@@ -69,7 +70,15 @@ def test_a_number_that_is_not_finite_is_red() -> None:
 def test_a_verdict_has_a_background_and_a_number_has_none() -> None:
     """Only what is good or bad is painted."""
     assert stat().drawing.colorMode == "value"
-    assert stat(queries=(style.now(Expr("loss"), role="bad"),)).drawing.colorMode == "background"
+    assert stat(queries=(style.now(SCOPE, Expr("loss"), role="bad"),)).drawing.colorMode == "background"
+
+
+def test_several_runs_are_told_apart_in_a_stat() -> None:
+    """Prometheus answers instant queries in any order: each tile carries its run as soon as there are two."""
+    stats = [panel for panel in panels() if panel["type"] == "stat"]
+    for panel in stats:
+        assert panel["options"]["textMode"] == "auto"
+        assert {target["legendFormat"] for target in panel["targets"]} == {"{{nemo_run_id}}"}
 
 
 def test_every_query_names_the_chosen_data_source() -> None:

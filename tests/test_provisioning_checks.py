@@ -29,6 +29,7 @@ SITES = {
     "dots": "series: {run_label: nemo.run.id, labels: [k8s.namespace]}",
     "target_info": "series: {identity: target_info, namespace: acme}\nrun: {world_size: 64}",
 }
+SCOPE = parse("", "site.yaml").panel_scope
 LOSS = "megatron_training_loss{nemo_run_id=~`${run:regex}`}"
 
 
@@ -44,7 +45,7 @@ def panel(expr: str = LOSS, **changes: Any) -> Panel:
         "title": "Loss",
         "description": "Falls.",
         "unit": "none",
-        "queries": (style.now(Expr(expr)),),
+        "queries": (style.now(SCOPE, Expr(expr)),),
         "needs": (catalog.LOSS,),
     }
     return style.timeseries(**{**given, **changes})
