@@ -17,9 +17,6 @@ from emitter.catalog import Metric
 COLUMNS = 24
 """Width of Grafana's grid."""
 
-FIRST_ROW_ID = 1000
-"""Row headings are numbered from here: nothing links to them."""
-
 SHORTEST_WINDOW_S = 60
 
 Engine = Literal["grafana", "prometheus"]

@@ -198,7 +198,10 @@ def parse(text: str, name: str) -> Site:
         raise SiteError("\n".join(sorted({_problem(name, item) for item in error.errors()}))) from error
 
 
-class _Loader(yaml.CSafeLoader):
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SafeLoader):  # type: ignore[misc]  # which of two it is, the build of PyYAML decides
     """A loader that refuses a key given twice, of which YAML would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -210,7 +213,8 @@ class _Loader(yaml.CSafeLoader):
                 problem = f"key {key!r} is given twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             seen.add(key)
-        return super().construct_mapping(node, deep)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def _fields(section: Any) -> dict[str, Any]:
