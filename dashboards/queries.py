@@ -243,8 +243,8 @@ def nonfinite_marks(scope: Scope) -> Expr:
 
 # --- Speed ----------------------------------------------------------------------------------------------------------
 
-SLOW_RUN_LOGS_IN_6H = 150
-"""Runs with fewer log intervals are drawn over an hour; a shorter window would show them in pieces."""
+SLOW_RUN_LOGS = 2
+"""A run with fewer log intervals in every window of the last hour is drawn over the hour, else it shows in pieces."""
 
 COLLAPSE_RATIO = 0.7
 """30 % under the run's own median. Noise of a healthy run is about 0.1 %, one slow GPU costs 6 %."""
@@ -257,17 +257,24 @@ SLOW_CADENCE_S = 90
 
 
 def _per_window(scope: Scope, part: str, by: tuple[str, ...] = ()) -> Expr:
-    """Rate of one part of the step time histogram: over the window, for slow runs over an hour."""
+    """Growth of one part of the step time histogram: over the window, for slow runs over an hour."""
 
-    def over(window: str, function: str, part: str, by: tuple[str, ...] = ()) -> Expr:
+    def over(window: str, part: str, by: tuple[str, ...] = ()) -> Expr:
         return scope.by_spelling(
-            catalog.STEP_DURATION, lambda s: promql.call(function, s.range(window)), combine="sum", by=by, part=part
+            catalog.STEP_DURATION, lambda s: promql.call("increase", s.range(window)), combine="sum", by=by, part=part
         )
 
-    busy = over(scope.window, "increase", "count") > 0
-    slow = over("6h", "increase", "count") < SLOW_RUN_LOGS_IN_6H
-    fast = over(scope.window, "rate", part, by).and_(busy, on=(scope.run,))
-    return fast.or_(over("1h", "rate", part, by).and_(slow, on=(scope.run,)))
+    busiest = scope.by_spelling(
+        catalog.STEP_DURATION,
+        lambda s: promql.call(
+            "max_over_time", promql.call("increase", s.range(scope.window)).range("1h", step=scope.window)
+        ),
+        combine="sum",
+        part="count",
+    )
+    on = (scope.run,)
+    in_window = over(scope.window, part, by).and_(over(scope.window, "count") > 0, on=on)
+    return in_window.or_(over("1h", part, by).and_(busiest < SLOW_RUN_LOGS, on=on))
 
 
 def step_time_mean(scope: Scope) -> Expr:
@@ -346,7 +353,7 @@ def firing_alerts(scope: Scope) -> Expr:
 
     Shape: one series per alert, severity and run.
     """
-    matchers = (promql.equal("alertstate", "firing"), promql.variable("run", "run"))
+    matchers = (promql.equal("alertstate", "firing"), promql.not_equal("run", ""), promql.variable("run", "run"))
     return promql.aggregate("max", promql.selector(matchers, "ALERTS"), ("severity", "alertname", "run"))
 
 

@@ -29,8 +29,8 @@ _GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\
 _NAME = re.compile(r"(?<![\w:])[a-zA-Z_:][\w:]*(?![\w:]|\s*\()")
 _KEYWORDS = {"and", "or", "unless", "offset", "bool", "inf", "nan", "atan2", "start", "end"}
 
-_CHOICE = re.compile(r"\$\{\w+:regex\}")
-_VARIABLE = re.compile(r"\$\w+")
+_SPECIAL = re.compile(r"[\\^$*+?.()|\[\]{}/]")
+_VARIABLE = re.compile(r"\$(?:\w+|(\{\w+:regex\}))")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,18 +103,18 @@ def _of_rules(bundle: Bundle) -> Iterator[Expression]:
             yield Expression(where=f"{where} (for Grafana)", text=str(rule.expr(in_place)))
 
 
-def as_asked(text: str, site: Site) -> str:
+def as_asked(text: str, site: Site, *, run: str = "run-1", time_range: str = "1h") -> str:
     """A panel's expression with Grafana's variables replaced, by the shortest value where there are several."""
     scrape_s = seconds(site.scrape_interval)
     values = {
         "$window": site.dashboards.min_window,
-        "$__range": "1h",
+        "$__range": time_range,
         "$__rate_interval": f"{SAMPLES * scrape_s}s",
         "$__interval": site.scrape_interval,
     }
-    chosen = _CHOICE.sub("run-1", text)
+    escaped = _SPECIAL.sub(r"\\\g<0>", run)
     # An unknown variable stays as it is, and is refused by the parser.
-    return _VARIABLE.sub(lambda match: values.get(match[0], match[0]), chosen)
+    return _VARIABLE.sub(lambda match: escaped if match[1] else values.get(match[0], match[0]), text)
 
 
 @cache

@@ -40,6 +40,8 @@ def interpolate(
 
     def replaced(use: re.Match[str]) -> str:
         name, form = use["braced"] or use["bare"], use["form"]
+        if name.isdigit():  # a group of a regular expression, not a variable
+            return use[0]
         value = values[name]
         if form == "regex":
             return ALL_VALUE if value is ALL else regex([value] if isinstance(value, str) else list(value))  # type: ignore[call-overload]
