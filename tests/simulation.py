@@ -2,194 +2,292 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import groupby
 
 from dashboards.scope import spellings
 from emitter import catalog
 from emitter.catalog import Metric
 
 SCRAPE_S = 15
+NEVER = math.inf
 STALE = "stale"
+"""What a scrape writes when a series is gone: its end, at once, not five minutes later."""
 
 Labels = tuple[tuple[str, str], ...]
+Key = tuple[str, Labels]
+Sample = float | str | None
+Span = tuple[float, float]
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Process:
     """One process of a run. Times are seconds; its first log interval ends one cadence after `start`."""
 
     run: str
     cadence: float
     start: float = 0
-    stop: float = math.inf
+    seen_from: float = 0
+    """When it is scraped for the first time, if that is after its start."""
+    stop: float = NEVER
     """When it is scraped for the last time."""
-    works_until: float = math.inf
+    gaps: tuple[Span, ...] = ()
+    """When its scrapes fail."""
+    works_until: float = NEVER
     """When it stops logging; alive all the same until `stop`."""
     pauses: tuple[tuple[float, float, str], ...] = ()
     """Begin, end and phase of the times without steps."""
-    ends_at: float = math.inf
+    ends_at: float = NEVER
     """When it says phase `ended`, if it has phases."""
     signals: bool = True
     """Whether it has what unmodified Megatron-LM has not: phase, iteration, world size, the counter of NaN."""
-    instance: str = "a:1"
+    world_size: int = 64
+    """GPUs that it exports, if it has signals; 0: it does not say."""
     first_iteration: int = 0
     log_interval: int = 10
+    speed: tuple[Span, ...] = ()
+    """From when on the speed is which share of the usual one."""
+    ramp: Span = (NEVER, NEVER)
+    """Begin and end of a batch-size ramp: the log interval grows to twice its length, tokens per second stay."""
+    nan: Span = (NEVER, NEVER)
+    """When loss and gradient norm are NaN."""
+    sdk_drops_nan: bool = True
+    """Whether a NaN leaves the last finite value in place, as in a current SDK, or is exported, as in an old one."""
+    zero_loss: Span = (NEVER, NEVER)
+    skips: tuple[tuple[float, int], ...] = ()
+    """When how many iterations are skipped."""
+    digits: int = 12
+    """Decimals of the loss."""
+    tokens: bool = True
+    """Whether it exports tokens per second."""
+    instance: str = ""
+    """Its target; named after the run unless given."""
+    run_label: str = "nemo_run_id"
+    identity: str = "label"
+    """`label`: every series has the run label; `target_info`: only target_info has it; `none`: nothing has it."""
     labels: Labels = ()
+    """Further labels of every series; an empty value takes a label away."""
     dots: bool = False
     suffixed: bool = True
-    speed: tuple[tuple[float, float], ...] = ()
-    """From when on the speed is which share of the usual one."""
-    nan_from: float = math.inf
-    nan_until: float = math.inf
-    zero_loss: tuple[float, float] = (math.inf, math.inf)
-    skips: tuple[tuple[float, int], ...] = ()
-    digits: int = 12
-    tokens: bool = True
-    logs: list[float] = field(default_factory=list, init=False)
-
-    def __post_init__(self) -> None:
-        at = self.start
-        while at < min(self.stop, self.works_until, self.ends_at) and len(self.logs) < 20_000:
-            step = self.cadence / self._speed(at)
-            at += step
-            for begin, end, _ in self.pauses:
-                if begin <= at - step < end or at - step < begin < at:
-                    at += end - max(begin, at - step)
-            if at < min(self.stop, self.works_until, self.ends_at):
-                self.logs.append(at)
-
-    def _speed(self, at: float) -> float:
-        share = 1.0
-        for since, value in self.speed:
-            if at >= since:
-                share = value
-        return share
 
     def renamed(self, at: float, **how: bool) -> tuple[Process, Process]:
         """The same process, exported under another spelling from `at` on."""
-        return replace(self, stop=at), _Later.of(replace(self, **how), at)
+        return replace(self, stop=at), replace(self, seen_from=at, **how)
 
-    def scraped_from(self) -> float:
-        return self.start
+    def scraped(self, now: float) -> bool:
+        """Whether a scrape finds it."""
+        begin = max(self.start, self.seen_from)
+        return begin <= now <= self.stop and not any(_within(now, gap) for gap in self.gaps)
 
-    def series(self, until: float) -> dict[tuple[str, Labels], list[str]]:
-        """Samples by name and labels, one every SCRAPE_S from 0 on; `_` is none."""
-        out: dict[tuple[str, Labels], list[str]] = {}
-        first, last = self.scraped_from(), min(self.stop, until)
-        ticks = range(0, int(until) + 1, SCRAPE_S)
-        gone = next((t for t in ticks if t > last), None)
-        for tick in ticks:
-            if first <= tick <= last:
-                for key, value in self._sample(tick):
-                    out.setdefault(key, ["_"] * (tick // SCRAPE_S)).append(_text(value))
-            for values in out.values():
-                if len(values) == tick // SCRAPE_S:
-                    values.append(STALE if tick == gone else "_")
-        return out
+    def speed_at(self, now: float) -> float:
+        """Share of its usual speed."""
+        share = 1.0
+        for since, value in self.speed:
+            if now >= since:
+                share = value
+        return share
 
-    def _sample(self, now: float) -> Iterable[tuple[tuple[str, Labels], float]]:
-        done = [at for at in self.logs if at <= now]
-        count = len(done)
-        if self.signals:
-            for phase in catalog.PHASES:
-                yield self._key(catalog.RUN_PHASE, phase=phase), float(phase == self._phase(now, count))
-            yield self._key(catalog.WORLD_SIZE), 64
-            for signal in catalog.SIGNALS:
-                bad = sum(self.nan_from <= at < self.nan_until for at in done)
-                yield self._key(catalog.NONFINITE, signal=signal), bad
-        skipped = sum(number for at, number in self.skips if at <= now)
-        if self.signals or skipped:
-            yield self._key(catalog.SKIPPED_ITERS), skipped
-        if not count:
-            return
-        spent = [1000 * self.cadence / self.log_interval / self._speed(at) for at in done]
-        yield self._key(catalog.STEP_DURATION, part="count"), count
-        yield self._key(catalog.STEP_DURATION, part="sum"), sum(spent)
-        if self.signals:
-            yield self._key(catalog.ITERATION), self.first_iteration + count * self.log_interval
-        learned = sum(not self.nan_from <= at < self.nan_until for at in done)
-        loss = round(2 + 8 / (1 + learned / 50) + 0.01 * math.sin(learned * 7), self.digits)
-        diverged = self.nan_from <= done[-1] < self.nan_until
-        if self.zero_loss[0] <= done[-1] < self.zero_loss[1]:
-            loss = 0.0
-        if not (diverged and self.signals):
-            yield self._key(catalog.LOSS), loss
-            yield self._key(catalog.GRAD_NORM), 1 + 0.1 * math.sin(learned * 3)
-        if self.tokens:
-            yield self._key(catalog.TOKENS_PER_SEC), 1e6 * self._speed(done[-1]) * (1 + 0.001 * math.sin(count))
+    def interval_at(self, now: float) -> float:
+        """Length of a log interval that begins now."""
+        begin, end = self.ramp
+        growth = 1 if now < begin else 2 if now >= end else 1 + (now - begin) / (end - begin)
+        return self.cadence * growth / self.speed_at(now)
 
-    def _phase(self, now: float, count: int) -> str:
+    def logs(self, until: float) -> Iterator[Span]:
+        """Begin and end of each log interval, pauses included."""
+        until = min(until, self.stop, self.works_until, self.ends_at)
+        begin = self.start
+        while (end := begin + self.interval_at(begin)) <= until:
+            for pause, resume, _ in self.pauses:
+                if begin <= pause < end:
+                    end += resume - pause
+            if end <= until:
+                yield begin, end
+            begin = end
+
+    def phase(self, now: float, *, logged: bool) -> str:
+        """What it says it is at."""
         if now >= self.ends_at:
             return "ended"
         for begin, end, phase in self.pauses:
             if begin <= now < end:
                 return phase
-        return "train" if count else "startup"
+        return "train" if logged else "startup"
 
-    def _key(self, metric: Metric, part: str = "", **attributes: str) -> tuple[str, Labels]:
+    def key(self, metric: Metric, part: str = "", **attributes: str) -> Key:
+        """Name and labels of a series of a metric."""
+        run = {self.run_label: self.run} if self.identity == "label" else {}
         names = [name for name in spellings(metric, part) if ("." in name) == self.dots]
-        labels = {
-            "nemo_run_id": self.run,
-            "job": "training",
-            "instance": self.instance,
-            **attributes,
-            **dict(self.labels),
-        }
-        return names[-1 if self.suffixed else 0], tuple(sorted(labels.items()))
+        return self._labeled(names[-1 if self.suffixed else 0], {**run, **attributes})
+
+    def target_info(self) -> Key:
+        """The series that names the run where the others do not."""
+        return self._labeled("target_info", {self.run_label: self.run})
+
+    def _labeled(self, name: str, labels: dict[str, str]) -> Key:
+        every = {"job": "training", "instance": self.instance or f"{self.run}:9464", **labels, **dict(self.labels)}
+        return name, tuple(sorted((label, value) for label, value in every.items() if value))
 
 
-class _Later(Process):
-    """A process that is scraped only from some time on, though it worked before."""
+class _Played:
+    """A process with all that it has logged, and what a scrape finds at a time."""
 
-    since: float = 0
+    def __init__(self, process: Process, until: float) -> None:
+        self._process = process
+        self._logs, self._spent_ms, self._diverged = [process.start], [0.0], [0]
+        for begin, end in process.logs(until):
+            self._logs.append(end)
+            self._spent_ms.append(self._spent_ms[-1] + 1000 * process.interval_at(begin) / process.log_interval)
+            self._diverged.append(self._diverged[-1] + _within(end, process.nan))
+        pauses = [time for begin, end, _ in process.pauses for time in (begin, end)]
+        skips = [at for at, _ in process.skips]
+        self._changes = sorted([process.ends_at, *pauses, *skips, *self._logs])
+        self._key = cache(process.key)
 
-    @classmethod
-    def of(cls, process: Process, since: float) -> _Later:
-        fields = {name: getattr(process, name) for name in process.__dataclass_fields__ if name != "logs"}
-        later = cls(**fields)
-        later.since = since
-        return later
+    def version(self, now: float) -> int:
+        """Number of changes so far: while it stays, so does the sample."""
+        return bisect_right(self._changes, now)
 
-    def scraped_from(self) -> float:
-        return self.since
+    def sample(self, now: float) -> Iterator[tuple[Key, float]]:
+        """The series that a scrape finds, and their values."""
+        process, key = self._process, self._key
+        count = bisect_right(self._logs, now) - 1
+        if process.identity == "target_info":
+            yield process.target_info(), 1
+        if process.signals:
+            now_in = process.phase(now, logged=count > 0)
+            for phase in catalog.PHASES:
+                yield key(catalog.RUN_PHASE, phase=phase), int(phase == now_in)
+            for signal in catalog.SIGNALS:
+                yield key(catalog.NONFINITE, signal=signal), self._diverged[count]
+            if process.world_size:
+                yield key(catalog.WORLD_SIZE), process.world_size
+        skipped = sum(number for at, number in process.skips if at <= now)
+        if process.signals or skipped:
+            yield key(catalog.SKIPPED_ITERS), skipped
+        if count:
+            yield from self._logged(count)
+
+    def _logged(self, count: int) -> Iterator[tuple[Key, float]]:
+        """What is there after the first log interval."""
+        process, key, last = self._process, self._key, self._logs[count]
+        yield key(catalog.STEP_DURATION, part="count"), count
+        yield key(catalog.STEP_DURATION, part="sum"), self._spent_ms[count]
+        if process.signals:
+            yield key(catalog.ITERATION), process.first_iteration + count * process.log_interval
+        if process.tokens:
+            speed = process.speed_at(self._logs[count - 1])
+            yield key(catalog.TOKENS_PER_SEC), 1e6 * speed * (1 + 0.001 * math.sin(count))
+        learned = count - self._diverged[count]
+        loss = round(2 + 8 / (1 + learned / 50) + 0.01 * math.sin(learned * 7), process.digits)
+        grad_norm = 1 + 0.1 * math.sin(learned * 3)
+        if _within(last, process.zero_loss):
+            loss = 0.0
+        if _within(last, process.nan):
+            if process.signals:
+                return  # our emitter withdraws what is not finite
+            if not process.sdk_drops_nan:
+                loss = grad_norm = math.nan
+        yield key(catalog.LOSS), loss
+        yield key(catalog.GRAD_NORM), grad_norm
 
 
-def _text(value: float) -> str:
-    return "NaN" if math.isnan(value) else repr(value)
+@cache
+def _series(process: Process, until: float) -> dict[Key, list[Sample]]:
+    """Samples by name and labels, one every SCRAPE_S from 0 on; None where there is none."""
+    played = _Played(process, until)
+    out: dict[Key, list[Sample]] = {}
+    present: dict[Key, float] = {}
+    version = -1
+    ticks = range(0, int(until) + 1, SCRAPE_S)
+    for place, tick in enumerate(ticks):
+        before = present
+        if not process.scraped(tick):
+            present, version = {}, -1
+        elif (now := played.version(tick)) != version:
+            present, version = dict(played.sample(tick)), now
+        for key, value in present.items():
+            values = out.setdefault(key, [])
+            values.extend([None] * (place - len(values)))
+            values.append(value)
+        if before is not present:
+            for key in before.keys() - present.keys():
+                out[key].append(STALE)
+    for values in out.values():
+        values.extend([None] * (len(ticks) - len(values)))
+    return out
 
 
-def input_series(processes: Iterable[Process], until: float) -> list[dict[str, str]]:
-    """The series of all processes in the notation of promtool's tests."""
-    merged: dict[tuple[str, Labels], list[str]] = {}
+def _within(time: float, span: Span) -> bool:
+    return span[0] <= time < span[1]
+
+
+def _merged(processes: Iterable[Process], until: float) -> dict[Key, list[Sample]]:
+    """The series of all processes; where two have one series, a number counts more than its absence."""
+    merged: dict[Key, list[Sample]] = {}
     for process in processes:
-        for key, values in process.series(until).items():
+        for key, values in _series(process, until).items():
             if key in merged:
-                values = [new if new != "_" else old for old, new in zip(merged[key], values, strict=True)]
+                values = [old if new in (None, STALE) else new for old, new in zip(merged[key], values, strict=True)]
             merged[key] = values
+    return merged
+
+
+def promtool_series(processes: Iterable[Process], until: float) -> list[dict[str, str]]:
+    """The series of all processes in the notation of promtool's tests."""
     return [
-        {"series": _selector(name, labels), "values": _runs(values)}
-        for (name, labels), values in sorted(merged.items())
+        {"series": _text(name, labels), "values": _runs(values)}
+        for (name, labels), values in sorted(_merged(processes, until).items())
     ]
 
 
-def _selector(name: str, labels: Labels) -> str:
-    inside = ",".join(f'{label}="{value}"' for label, value in (("__name__", name), *labels))
-    return f"{{{inside}}}"
+def openmetrics(processes: Iterable[Process], until: float, begin: int) -> str:
+    """The series of all processes as OpenMetrics text, the first scrape at Unix time `begin`.
+
+    The format has no mark for the end of a series: what is gone is seen for five more minutes.
+    """
+    lines = []
+    by_name: Callable[[tuple[Key, list[Sample]]], str] = lambda item: item[0][0]  # noqa: E731
+    for name, series in groupby(sorted(_merged(processes, until).items(), key=lambda item: item[0]), by_name):
+        lines.append(f"# TYPE {_bare(name)} unknown")
+        for (_, labels), values in series:
+            text = _text(name, labels)
+            lines.extend(
+                f"{text} {_number(value)} {begin + place * SCRAPE_S}"
+                for place, value in enumerate(values)
+                if value is not None and value != STALE
+            )
+    return "\n".join([*lines, "# EOF", ""])
 
 
-def _runs(values: list[str]) -> str:
+def _bare(name: str) -> str:
+    return name if re.fullmatch(r"\w+", name) else json.dumps(name)
+
+
+def _text(name: str, labels: Labels) -> str:
+    """A series in the classic notation where that can name it, else in that of Prometheus 3."""
+    inside = ",".join(f"{_bare(label)}={json.dumps(value, ensure_ascii=False)}" for label, value in labels)
+    bare = _bare(name)
+    return f"{{{bare}{',' if inside else ''}{inside}}}" if bare != name else f"{name}{{{inside}}}"
+
+
+def _number(value: Sample) -> str:
+    return "NaN" if value != value else str(value)
+
+
+def _runs(values: list[Sample]) -> str:
     """The values with repetitions written as `1x20`."""
-    out, position = [], 0
-    while position < len(values):
-        again = position
-        while again + 1 < len(values) and values[again + 1] == values[position]:
-            again += 1
-        times = again - position
-        if times and values[position] != STALE:
-            out.append(f"{values[position]}x{times + (values[position] == '_')}")
+    out = []
+    for text, group in groupby("_" if value is None else _number(value) for value in values):
+        times = len(list(group))
+        if times == 1 or text in (STALE, "NaN"):  # what promtool 2.42 does not repeat
+            out.extend([text] * times)
         else:
-            out.extend([values[position]] * (times + 1))
-        position = again + 1
+            out.append(f"{text}x{times if text == '_' else times - 1}")
     return " ".join(out)
