@@ -38,6 +38,7 @@ stops at 3:36, and a run with phases may be silent for 5 minutes, seen with a mi
 
 LONGEST_S = 700.0
 LOOK_EVERY_S = 5.0
+READY_S = 30.0
 AFTER_THE_LOG_S = 60.0
 
 SITE = "{scrape_interval: 5s, dashboards: {min_window: 1m}, alerting: {engine: prometheus, interval: 10s}}"
@@ -100,6 +101,13 @@ class Replay:
         """Whether the log has been replayed to its end."""
         return any("log is over" in line for line in self.words)
 
+    def begin(self) -> None:
+        """Wait until it serves the run."""
+        end = time.monotonic() + READY_S
+        while not self.words and time.monotonic() < end:
+            self.check()
+            time.sleep(0.05)
+
     def check(self) -> None:
         """See that it still runs."""
         if self._process.poll() is not None:
@@ -127,6 +135,7 @@ def show(log: Path, speed: float, console: Console) -> list[str]:
             files[-1].write_text(text, encoding="utf-8")
         replay = Replay(log, run, speed)
         try:
+            replay.begin()
             console.print("Starting Prometheus …")
             with Prometheus(
                 targets=[replay.target],
