@@ -126,3 +126,25 @@ def test_an_environment_that_cannot_be_made_fails_the_run(machine: Path, monkeyp
     monkeypatch.setattr(interpreters, "find", lambda: {12: machine})
     monkeypatch.setattr(interpreters, "environment", fail)
     assert interpreters.main() == 1
+
+
+def test_the_first_table_of_the_readme_leads_somewhere() -> None:
+    """A newcomer finds the loss panel, the hang alert and a metric's name: every path is there, every name is in it."""
+    rows = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| ")][1:]
+    found = [re.findall(r"`([^`]+)`", row.split("|")[2]) for row in rows]
+    assert len(found) >= 10
+    for path, *names in found:
+        assert (ROOT / path).exists(), path
+        for name in names:
+            assert (ROOT / name).exists() or re.search(rf"\b{name}\b", (ROOT / path).read_text()), (path, name)
+
+
+def test_the_repository_speaks_of_the_product_alone() -> None:
+    """No path of anybody's machine and no address of a package registry."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    words = ("/root" + "/", "/home" + "/", "pypi" + ".org", "deb.debian" + ".org", "python" + "hosted")
+    for name in filter(None, tracked):
+        text = (ROOT / name).read_bytes().decode("utf-8", "replace")
+        assert not [word for word in words if word in text], name

@@ -11,12 +11,9 @@ from typing import Any
 from alerts.rule import AlertRule
 from dashboards.scope import Scope, rule_scope
 from provisioning.bundle import Bundle
-from provisioning.site import Site
+from provisioning.site import ALERT_FOLDER, Site
 from provisioning.targets import texts
 from provisioning.targets.yaml_text import dump
-
-FOLDER = "Training alerts"
-"""Another title than the boards' folder: Grafana 12 makes two folders of one title."""
 
 # Grafana fills the texts in even where a rule has no data: `with` keeps that from being an error in its log.
 _DIALECT = texts.Dialect(value="{{ with $values.A }}{{ .Value | FORM }}{{ end }}", dollar="$$")
@@ -38,7 +35,7 @@ def render(bundle: Bundle) -> dict[str, str]:
                     {
                         "orgId": 1,
                         "name": f"megatron-watch-{group.name}",
-                        "folder": FOLDER,
+                        "folder": ALERT_FOLDER,
                         "interval": site.alerting.interval,
                         "rules": [alert(rule, site, scope) for rule in group.rules],
                     }
