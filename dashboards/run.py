@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards import ids, queries, state, style
+from dashboards import ids, queries, signals, state, style
 from dashboards.dashboard import Dashboard, Panel, View
 from dashboards.ids import RunPanel
 from dashboards.scope import Scope
@@ -73,11 +73,14 @@ def since_progress_panel(scope: Scope) -> Panel:
         id=RunPanel.SINCE_PROGRESS,
         title="Since progress",
         description="Time since the run last finished a log interval; red as soon as TrainingHung is true, which waits "
-        "for several intervals of the run's own length.",
+        "for several intervals of the run's own length, and gray once the run exports nothing any more.",
         unit="seconds",
         queries=(
-            style.now(scope, queries.silence(scope).unless(queries.hung(scope)), role="good"),
+            style.now(
+                scope, queries.silence(scope).and_(signals.alive(scope)).unless(queries.hung(scope)), role="good"
+            ),
             style.now(scope, queries.hung(scope), role="bad"),
+            style.now(scope, queries.silence(scope).unless(signals.alive(scope))),
         ),
         needs=(catalog.STEP_DURATION,),
         no_value="not seen",

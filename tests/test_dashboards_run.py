@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dashboards import ids, queries, style
+from dashboards import ids, queries, signals, style
 from dashboards.dashboard import COLUMNS, Dashboard, Panel
 from dashboards.ids import RunPanel
 from dashboards.registry import DASHBOARDS
@@ -68,12 +68,13 @@ def test_every_state_has_a_word_and_a_color() -> None:
 
 
 def test_since_progress_is_red_exactly_when_the_alert_is_true() -> None:
-    """The panel and TrainingHung ask one query; green is what is left."""
-    good, bad = panel(RunPanel.SINCE_PROGRESS).queries
+    """The panel and TrainingHung ask one query; green is what else is alive, gray what is not."""
+    good, bad, gray = panel(RunPanel.SINCE_PROGRESS).queries
     scope = parse("", "site.yaml").panel_scope
-    assert (good.role, bad.role) == ("good", "bad")
+    assert (good.role, bad.role, gray.role) == ("good", "bad", "value")
     assert bad.expr == queries.hung(scope)
-    assert good.expr == queries.silence(scope).unless(queries.hung(scope))
+    assert good.expr == queries.silence(scope).and_(signals.alive(scope)).unless(queries.hung(scope))
+    assert gray.expr == queries.silence(scope).unless(signals.alive(scope))
 
 
 def test_the_limit_of_the_throughput_alert_is_drawn() -> None:
