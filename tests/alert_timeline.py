@@ -78,6 +78,7 @@ def query_of(rule: dict[str, Any]) -> str:
 
 # --- Prometheus' own rules, in promtool -----------------------------------------------------------------------------
 
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
 _FIRING = 'ALERTS{alertstate="firing",alertname!="Watchdog"}'
 
 
@@ -142,8 +143,8 @@ def _printed(output: str) -> Iterator[Firing]:
     if len(answers) != 1 or " err: " in output:
         raise ProvisioningError(output)
     asked: dict[tuple[tuple[str, str], ...], dict[str, int]] = {}
-    for inside, value in re.findall(r"\{(.*?)\} ([-+.\dE]+)", answers[0]):
-        labels = dict(re.findall(r'(\w+)="(.*?)"', inside))
+    for inside, value in re.findall(rf"\{{((?:[^{{}}\"]|{_QUOTED})*)\}} ([-+.\dE]+)", answers[0]):
+        labels = {name: json.loads(text) for name, text in re.findall(rf"(\w+)=({_QUOTED})", inside)}
         what = labels.pop("asked")
         asked.setdefault(tuple(sorted(labels.items())), {})[what] = int(float(value))
     for labels, values in asked.items():

@@ -73,6 +73,8 @@ class Process:
     """`label`: every series has the run label; `target_info`: only target_info has it; `none`: nothing has it."""
     labels: Labels = ()
     """Further labels of every series; an empty value takes a label away."""
+    namespace: str = ""
+    """What the pipeline puts before names."""
     dots: bool = False
     suffixed: bool = True
 
@@ -132,7 +134,8 @@ class Process:
 
     def _labeled(self, name: str, labels: dict[str, str]) -> Key:
         every = {"job": "training", "instance": self.instance or f"{self.run}:9464", **labels, **dict(self.labels)}
-        return name, tuple(sorted((label, value) for label, value in every.items() if value))
+        prefix = f"{self.namespace}_" if self.namespace else ""
+        return prefix + name, tuple(sorted((label, value) for label, value in every.items() if value))
 
 
 class _Played:
