@@ -66,7 +66,8 @@ class Seen:
             if not others_allowed:
                 lines.append(f"{name}: must stay silent (got firing at {_clock(self.fired_s[name])}).")
         for answer in self.answers:
-            if answer.panel.title not in self.answered and not answer.missing:
+            can_have = answer.panel.needs and not answer.missing  # a panel without needs shows alerts, if any
+            if can_have and answer.panel.title not in self.answered:
                 lines.append(f"panel {answer.panel.title!r}: must have data, the run exports what it needs (got none).")
         if not self.answered:
             lines.append("panels: some must have data (got none).")
