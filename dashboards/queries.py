@@ -49,7 +49,7 @@ def hung(scope: Scope) -> Expr:
     idle = (excused > inactive).or_(inactive)
     enough = (idle > HANG_FLOOR_S).and_(signals.phases(scope)).or_(idle > HANG_FLOOR_WITHOUT_PHASES_S)
     missed = enough > signals.CADENCE(scope) * HANG_INTERVALS
-    unknown = silence(scope) > HANG_ANY_PHASE_S  # a run that logged once has no cadence yet
+    unknown = (silence(scope) > HANG_ANY_PHASE_S).unless(signals.CADENCE(scope))  # a run that logged once
     return silence(scope).and_(missed.or_(unknown)).and_(signals.alive(scope)).unless(signals.ended(scope))
 
 
@@ -333,8 +333,9 @@ def throughput_collapse(scope: Scope) -> Expr:
     slow = signals.CADENCE(scope) > SLOW_CADENCE_S
     hours = (median("1h") / median("6h", "1h")).and_(slow, on=(scope.run,))
     minutes = (median("5m") / median("6h", "10m")).unless(slow, on=(scope.run,))
-    grown_up = signals.LOGS(scope) > COLLAPSE_LOGS
-    return by_run("min", hours.or_(minutes).and_(grown_up), scope) < COLLAPSE_RATIO
+    logs = signals.LOGS(scope)
+    restarted = promql.call("resets", logs.range(scope.span)) > 0  # on the same target: the past is the predecessor's
+    return by_run("min", hours.or_(minutes).and_(logs > COLLAPSE_LOGS).unless(restarted), scope) < COLLAPSE_RATIO
 
 
 def memory_allocated(scope: Scope) -> Expr:

@@ -143,7 +143,7 @@ def timeseries(
     *, width: int = 12, height: int = 8, bars: bool = False, decimals: int | None = None, **content: Unpack[Content]
 ) -> Panel:
     """Lines over time; bars for what is counted."""
-    custom = {"axisSoftMin": 0} if bars else {}
+    custom = {"axisSoftMin": 0, "axisSoftMax": 1} if bars else {}  # none is drawn on an axis to 1, not to 100
     drawing = _draw(
         grafana.TimeSeries,
         content,

@@ -158,6 +158,13 @@ def restart_then_hang(run: Run, **how: object) -> list[Process]:
     return [run(stop=begin - 400, **how), run(**again, works_until=run.event, **how)]
 
 
+def restart_in_place(run: Run, **how: object) -> list[Process]:
+    """It comes back on the same target, with half the batch: slower in tokens, and meant to be."""
+    begin = run.event + 400
+    again = {"start": begin, "first_iteration": 100, "speed": ((begin, 0.6),)}
+    return [run(stop=run.event, **how), run(**again, **how)]
+
+
 def lingers(run: Run, **how: object) -> list[Process]:
     """It is restarted, while a collector goes on to export its dead process."""
     again = {"start": run.event + 100, "first_iteration": 100, "instance": "elsewhere:9464"}
@@ -265,6 +272,7 @@ SCENARIOS = (
     Scenario("killed", killed, GONE),
     Scenario("restart", restart),
     Scenario("restart, core", partial(restart, **CORE)),
+    Scenario("restart on the same target, slower", restart_in_place, **FOR_HOURS),
     Scenario("restart, then hang", restart_then_hang, HUNG_RESTARTED),
     Scenario("lingering predecessor", lingers),
     Scenario("lingering predecessor, core", partial(lingers, **CORE)),
