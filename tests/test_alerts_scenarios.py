@@ -244,7 +244,8 @@ HUNG = Fires("TrainingHung", after=intervals(3, at_least=300))
 # The cadence is measured over few log intervals, and the first ones of the second process are in no difference.
 HUNG_RESTARTED = Fires("TrainingHung", after=HUNG.after, within=intervals(4, at_least=300))
 HUNG_CORE = Fires("TrainingHung", after=intervals(3, at_least=1200))
-HUNG_IN_EVALUATION = Fires("TrainingHung", after=intervals(3, at_least=7200))
+# The phase excuses all but the usual five minutes of two hours; what is left counts as in any other hang.
+HUNG_IN_EVALUATION = Fires("TrainingHung", after=intervals(3, at_least=300, plus=6900))
 GONE = Fires("TrainingVanished", after=intervals(3, at_least=900), loose=LOOKBACK_S)
 GONE_CORE = Fires("TrainingVanished", severity="ticket", after=intervals(3, at_least=2700), loose=LOOKBACK_S)
 NAN = Fires("LossNonFinite")
