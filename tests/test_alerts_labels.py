@@ -112,6 +112,13 @@ CASES = {
         processes=twice(runs(identity="target_info"), targets=True), settings="series: {identity: target_info}"
     ),
     "a target that changes its run": Case(processes=successors(), settings="series: {identity: target_info}"),
+    "two runs claim one target": Case(
+        processes=[
+            *runs(identity="target_info"),
+            Process(run="other", cadence=60, identity="target_info", **on("healthy")),
+        ],
+        settings="series: {identity: target_info}",
+    ),
     "some targets without target_info": Case(
         processes=[*runs(identity="target_info"), *runs(identity="none", **on("nobody"))],
         settings="series: {identity: target_info}",
