@@ -2,6 +2,9 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
+# Live tests wait most of the time: two files at once, each whole, since its tests share servers.
+SIDE_BY_SIDE := -n 2 --dist loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help provision test lint fmt demo live bench
 
@@ -12,7 +15,7 @@ provision: $(VENV)/.stamp ## Render deploy/ from site.yaml and check it
 	@$(RUN) -m provisioning render --check
 
 test: $(VENV)/.stamp ## Run every test, then those without servers on each other Python of this machine
-	$(RUN) -m pytest
+	$(RUN) -m pytest $(SIDE_BY_SIDE)
 	$(RUN) tests/interpreters.py
 
 lint: $(VENV)/.stamp ## Check style, format, types and the order of the packages
@@ -29,7 +32,7 @@ demo: $(VENV)/.stamp ## Show the whole thing on this machine: make demo [LOG=tra
 	@$(RUN) -m provisioning.stack.demo $(if $(LOG),"$(LOG)")
 
 live: $(VENV)/.stamp ## Run the tests that start real servers on loopback
-	$(RUN) -m pytest -m live
+	$(RUN) -m pytest -m live $(SIDE_BY_SIDE)
 
 bench: $(VENV)/.stamp ## Measure what the emitter costs a training loop
 	PYTHONPATH=. $(RUN) tests/bench.py

@@ -74,7 +74,8 @@ def main() -> int:
     failed = []
     for minor, python in zip(found, pythons, strict=True):
         print(f"Python 3.{minor}", flush=True)
-        if subprocess.run([python, "-m", "pytest", "-q", "-m", "not live"], cwd=ROOT, check=False).returncode:
+        tests = [python, "-m", "pytest", "-q", "-m", "not live", "-n", "2", "--dist", "loadfile"]
+        if subprocess.run(tests, cwd=ROOT, check=False).returncode:
             failed.append(f"3.{minor}")
     if failed:
         print(f"Tests failed on Python {', '.join(failed)}", file=sys.stderr)
