@@ -343,11 +343,12 @@ def _in_promtool(processes: Sequence[Process], until: int) -> list[Firing]:
 
 
 def _for_grafana(processes: Sequence[Process], until: int) -> list[Firing]:
-    return alert_timeline.on_prometheus(tool("prometheus", SUITES["prometheus2"]), RULES, processes, until)
+    return alert_timeline.on_prometheus(tool("prometheus", SUITES["prometheus3"]), RULES, processes, until)
 
 
 RULES = alert_timeline.rules_of()
 FORMS = {"prometheus": _in_promtool, "grafana": _for_grafana}
+"""One on the oldest Prometheus we serve, the other on the newest."""
 
 
 @pytest.mark.parametrize("cadence", CADENCES)
