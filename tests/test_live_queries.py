@@ -139,7 +139,7 @@ def stage(prometheus_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         joined_jobs = [scrape(others, [{**without, "replacement": ""}])]
         joined = _server(running, prometheus_binary, joined_site, folder / "joined", joined_jobs)
         asked.until(lambda: asked.panel(PANELS[RunPanel.SINCE_PROGRESS], "switch"), seconds=120)
-        asked.until(lambda: "LossNonFinite" in asked.firing(), seconds=60)
+        asked.until(lambda: "LossNonFinite" in asked.firing(), seconds=180)  # its NaN comes after a minute
         yield Stage(asked=asked, joined=joined, odd=set(targets), switch=lambda: at("new"))
 
 
