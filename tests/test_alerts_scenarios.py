@@ -124,6 +124,11 @@ def hang(run: Run, **how: object) -> list[Process]:
     return [run(works_until=run.event, **how)]
 
 
+def hang_behind_gap(run: Run) -> list[Process]:
+    """It hangs, and its scrapes fail for seven minutes: what comes back afterwards is no progress."""
+    return [run(works_until=run.event, gaps=((run.event + 60, run.event + 480),))]
+
+
 def hang_in_evaluation(run: Run) -> list[Process]:
     """It evaluates, and never comes back."""
     return [run(works_until=run.event, pauses=((run.event, NEVER, "evaluate"),))]
@@ -243,6 +248,7 @@ def old_totals_then_gap(run: Run, **how: object) -> list[Process]:
 HUNG = Fires("TrainingHung", after=intervals(3, at_least=300))
 # The cadence is measured over few log intervals, and the first ones of the second process are in no difference.
 HUNG_RESTARTED = Fires("TrainingHung", after=HUNG.after, within=intervals(4, at_least=300))
+HUNG_BEHIND_GAP = Fires("TrainingHung", after=intervals(3, at_least=480))
 HUNG_CORE = Fires("TrainingHung", after=intervals(3, at_least=1200))
 # The phase excuses all but the usual five minutes of two hours; what is left counts as in any other hang.
 HUNG_IN_EVALUATION = Fires("TrainingHung", after=intervals(3, at_least=300, plus=6900))
@@ -266,6 +272,7 @@ SCENARIOS = (
     Scenario("evaluation, then checkpoint, core", partial(pauses, **CORE)),
     Scenario("hang", hang, HUNG),
     Scenario("hang, core", partial(hang, **CORE), HUNG_CORE),
+    Scenario("hang behind a scrape gap", hang_behind_gap, HUNG_BEHIND_GAP),
     Scenario("hang in an evaluation", hang_in_evaluation, HUNG_IN_EVALUATION, **FOR_LONG),
     Scenario("end", ends),
     Scenario("end, exported for hours", partial(ends, lingers=True)),
