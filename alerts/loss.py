@@ -5,12 +5,12 @@ from dashboards import ids, queries
 
 LOSS_NONFINITE = AlertRule(
     name="LossNonFinite",
-    expr=queries.loss_nonfinite,
+    expr=lambda scope: queries.with_gpus(queries.loss_nonfinite(scope), scope),
     severity=Severity.PAGE,
     summary=Text("Run {run}: loss or gradient norm is NaN or Inf."),
     description=Text(
-        "{value} non-finite values so far, the last one within the run's latest log intervals. If they go on, every "
-        "step since the first is lost."
+        "Non-finite values so far: {value}, the last one within the run's latest log intervals. If they go on, every "
+        "step since the first is lost, on {gpus}."
     ),
     panel=(ids.RUN, ids.RunPanel.LOSS),
     no_data="silent; LossFrozen covers an emitter whose SDK drops NaN uncounted",
@@ -18,12 +18,13 @@ LOSS_NONFINITE = AlertRule(
 
 LOSS_FROZEN = AlertRule(
     name="LossFrozen",
-    expr=queries.loss_frozen,
+    expr=lambda scope: queries.with_gpus(queries.loss_frozen(scope), scope),
     severity=Severity.PAGE,
     summary=Text("Run {run}: loss unchanged for {value} log intervals while steps go on."),
     description=Text(
         "Neither the loss nor the gradient norm has changed for {value} log intervals. OpenTelemetry's SDK drops NaN "
-        "and exports the last finite value again: the run has most likely diverged, and every step since is lost."
+        "and exports the last finite value again: the run has most likely diverged, and every step since is lost, on "
+        "{gpus}."
     ),
     panel=(ids.RUN, ids.RunPanel.LOSS),
     no_data="silent; without log intervals TrainingHung speaks",
@@ -31,12 +32,12 @@ LOSS_FROZEN = AlertRule(
 
 LOSS_ZERO = AlertRule(
     name="LossZero",
-    expr=queries.loss_zero,
+    expr=lambda scope: queries.with_gpus(queries.loss_zero(scope), scope),
     severity=Severity.PAGE,
     summary=Text("Run {run}: loss is exactly 0."),
     description=Text(
         "Megatron-LM exports a loss of 0 when every iteration of a log interval was skipped: the whole interval's work "
-        "is lost, and the model did not learn."
+        "is lost, on {gpus}, and the model did not learn."
     ),
     panel=(ids.RUN, ids.RunPanel.LOSS),
     no_data="silent; IterationsSkipped counts the skips themselves",

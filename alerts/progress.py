@@ -10,7 +10,7 @@ TRAINING_HUNG = AlertRule(
     summary=Text("Run {run} hangs: no progress for {value:duration}."),
     description=Text(
         "The run is alive and logs nothing: its last log interval ended {value:duration} ago, several times its usual "
-        "one, and it is not at an evaluation or a checkpoint. {gpus} stand idle since."
+        "one, and it is not at an evaluation or a checkpoint. Idle since then: {gpus}."
     ),
     panel=(ids.RUN, ids.RunPanel.SINCE_PROGRESS),
     no_data="silent; TrainingVanished covers a run that stops reporting",
@@ -24,7 +24,7 @@ TRAINING_VANISHED = AlertRule(
     summary=Text("Run {run} is gone: nothing heard for {value:duration}."),
     description=Text(
         "The run was alive, said nothing of an end, and has exported nothing for {value:duration}: killed, crashed, or "
-        "its telemetry is cut off. {gpus} may stand idle. An emitter that never says 'ended' also ends like this."
+        "its telemetry is cut off. Idle, perhaps: {gpus}. An emitter that never says 'ended' also ends like this."
     ),
     panel=(ids.RUN, ids.RunPanel.STATE),
     no_data="silent; a run that was never seen is nobody's",

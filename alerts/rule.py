@@ -11,6 +11,7 @@ from string import Formatter
 from dashboards.signals import Query
 
 _NAME = re.compile(r"([A-Z][a-z]+){1,4}")
+_GROUP = re.compile(r"[a-z]+")
 _DURATION = re.compile(r"0s|[1-9][0-9]*[smh]")
 
 FIELDS = {"run": ("",), "value": ("", "duration", "percentage"), "gpus": ("",)}
@@ -35,8 +36,10 @@ class Text:
     template: str
 
     def __post_init__(self) -> None:
-        for _, name, form, _ in Formatter().parse(self.template):
-            if name is not None and form not in FIELDS.get(name, ()):
+        if not self.template.strip():
+            raise ValueError("alerts.rule: a text must say something (got none)")
+        for _, name, form, conversion in Formatter().parse(self.template):
+            if name is not None and (conversion or form not in FIELDS.get(name, ())):
                 raise ValueError(f"alerts.rule: a text may use {FIELDS} (got {{{name}:{form}}} in {self.template!r})")
 
     def fill(self, field: Callable[[str, str], str]) -> str:
@@ -75,6 +78,8 @@ class AlertRule:
             raise ValueError(f"{where}: a name is CamelCase, symptom with subject first (got {self.name!r})")
         if not _DURATION.fullmatch(self.hold):
             raise ValueError(f"{where}: hold must be like '0s' or '2m' (got {self.hold!r})")
+        if not self.panel[0] or self.panel[1] < 1:
+            raise ValueError(f"{where}: panel must be a dashboard's UID and a panel's number (got {self.panel})")
         if not self.no_data:
             raise ValueError(f"{where}: no_data must say what happens without data")
 
@@ -90,6 +95,8 @@ class RuleGroup:
     rules: tuple[AlertRule, ...]
 
     def __post_init__(self) -> None:
+        if not _GROUP.fullmatch(self.name):
+            raise ValueError(f"alerts.{self.name}: a group is named like its module (got {self.name!r})")
         names = [rule.name for rule in self.rules]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"alerts.{self.name}: a group has alerts, each once (got {names})")

@@ -10,7 +10,7 @@ THROUGHPUT_COLLAPSE = AlertRule(
     summary=Text("Run {run} trains at {value:percentage} of its usual speed."),
     description=Text(
         "The median of the latest log intervals is {value:percentage} of the run's own median over the hours before. "
-        "The rest of {gpus} is wasted while it lasts."
+        "The rest is wasted while it lasts, on {gpus}."
     ),
     panel=(ids.RUN, ids.RunPanel.TOKENS_PER_SECOND),
     no_data="silent; a process is compared with its own past only, TrainingHung covers one that stops",

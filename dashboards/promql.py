@@ -177,7 +177,12 @@ def not_equal(label: str, value: str) -> Matcher:
 
 def one_of(label: str, values: Sequence[str]) -> Matcher:
     """The label has one of these values, letter by letter."""
-    return Matcher(label, "=~", string("|".join(re.sub(r"([.+*?()|\[\]{}^$\\])", r"[\1]", v) for v in values)))
+    return Matcher(label, "=~", string("|".join(map(_literal, values))))
+
+
+def _literal(text: str) -> str:
+    """A regular expression that matches the text letter by letter."""
+    return re.sub(r"([+*?()|\[\]{}^$\\])", r"\\\1", text).replace(".", "[.]")
 
 
 def matching(label: str, pattern: str) -> Matcher:

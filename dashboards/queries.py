@@ -26,6 +26,9 @@ HANG_FLOOR_S = 300
 HANG_FLOOR_WITHOUT_PHASES_S = 1_200
 """An emitter that cannot say 'evaluating' or 'saving': both, back to back, may take more than 15 minutes."""
 
+HANG_YOUNG_LOGS = 3
+"""A process with fewer logs may have come back with another log interval: it gets the longer floor."""
+
 HANG_ANY_PHASE_S = 7_200
 """No phase excuses two hours without a log line: a run may hang inside its evaluation."""
 
@@ -47,10 +50,13 @@ def hung(scope: Scope) -> Expr:
     inactive = TIME - signals.LAST_ACTIVE(scope)
     excused = silence(scope) - patience  # what remains once every phase's excuse is used up
     idle = (excused > inactive).or_(inactive)
-    enough = (idle > HANG_FLOOR_S).and_(signals.phases(scope)).or_(idle > HANG_FLOOR_WITHOUT_PHASES_S)
+    knows_itself = by_run("max", signals.LOGS(scope), scope) > HANG_YOUNG_LOGS
+    prompt = (idle > HANG_FLOOR_S).and_(signals.phases(scope)).and_(knows_itself)
+    enough = prompt.or_(idle > HANG_FLOOR_WITHOUT_PHASES_S)
     missed = enough > signals.CADENCE(scope) * HANG_INTERVALS
     unknown = (silence(scope) > HANG_ANY_PHASE_S).unless(signals.CADENCE(scope))  # a run that logged once
-    return silence(scope).and_(missed.or_(unknown)).and_(signals.alive(scope)).unless(signals.ended(scope))
+    still = silence(scope).and_(missed.or_(unknown)).unless(signals.logging_now(scope))
+    return still.and_(signals.alive(scope)).unless(signals.ended(scope))
 
 
 GONE_S = 900
@@ -59,8 +65,8 @@ GONE_S = 900
 GONE_WITHOUT_PHASES_S = 2_700
 """Without phases nothing is exported before the first log: start-up and compilation look like absence."""
 
-GONE_FORGOTTEN_S = 21_600
-"""After six hours a vanished run is history, not an incident."""
+GONE_FORGOTTEN_S = 18_000
+"""After five hours a vanished run is history, not an incident; Grafana's form looks back for six."""
 
 _END_GRACE_S = 180
 
@@ -113,7 +119,7 @@ def with_gpus(vector: Expr, scope: Scope) -> Expr:
 
     The label is empty where nothing says the number. It changes only with the number, so no alert starts anew.
     """
-    lately = world_size(scope.before("", memory=scope.span))
+    lately = world_size(scope).or_(world_size(scope.before("", memory=scope.span)))
     sizes = promql.count_values("gpus", lately, (scope.run,))
     known = sizes.or_(signals.LAST_SEEN(scope) * 0 + 1, on=(scope.run,))
     return vector.times(known, on=(scope.run,), group_left=("gpus",))

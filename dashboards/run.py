@@ -250,8 +250,8 @@ def tokens_per_second_panel(scope: Scope) -> Panel:
     return style.timeseries(
         id=RunPanel.TOKENS_PER_SECOND,
         title="Tokens per second",
-        description="Speed of all ranks together; below the dashed line, a share of the run's own median, "
-        "ThroughputCollapse fires.",
+        description="Speed of all ranks together; a process that stays below the dashed line, a share of the run's "
+        "median of the hours before, makes ThroughputCollapse fire, unless a restart made the past another's.",
         unit=catalog.TOKENS_PER_SEC.unit,
         queries=(
             style.line(scope, queries.tokens_per_second(scope)),

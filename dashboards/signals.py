@@ -44,11 +44,6 @@ class Signal:
             return scope.record(self.name)
         return (self.in_place or self.now)(scope)
 
-    def earliest(self, scope: Scope) -> Expr:
-        """The smallest value within the scope's span."""
-        values = scope.record(self.name) if scope.recorded else self.now(scope)
-        return promql.call("min_over_time", values.range(scope.span))
-
     def rule(self, scope: Scope) -> Expr:
         """The expression of the recording rule."""
         now = self.now(scope)
@@ -117,8 +112,20 @@ def ended(scope: Scope) -> Expr:
     return in_phase(scope, "ended").unless(in_phase(scope, *catalog.PHASES[:-1]), on=(scope.run,))
 
 
+def _logs(scope: Scope) -> Expr:
+    return per_process(catalog.STEP_DURATION, scope, part="count")
+
+
 ALIVE = "3m"
 """A process that exports its metrics at all does so at least every three minutes."""
+
+
+def logging_now(scope: Scope) -> Expr:
+    """A sample for each run of which a process has just logged.
+
+    From the series themselves, whatever the scope: recorded moments are as old as their last evaluation.
+    """
+    return by_run("max", changed(_logs, scope), scope)
 
 
 def alive(scope: Scope) -> Expr:
@@ -126,13 +133,10 @@ def alive(scope: Scope) -> Expr:
 
     Not by the usual lookback of five minutes: a killed process whose series get no staleness marker is no hang.
     """
-    return by_run("max", per_process(catalog.STEP_DURATION, scope.before("", memory=ALIVE), part="count"), scope)
+    return by_run("max", _logs(scope.before("", memory=ALIVE)), scope)
 
 
-LOGS = Signal(
-    name="process:megatron_training_logs:max",
-    now=lambda scope: per_process(catalog.STEP_DURATION, scope, part="count"),
-)
+LOGS = Signal(name="process:megatron_training_logs:max", now=_logs)
 """Log intervals that each process has reported; its only heartbeat, since gauges are exported again for ever."""
 
 
@@ -160,9 +164,10 @@ LAST_ENDED = moment("run:megatron_run_ended_last_seen:time", ended)
 
 
 def _cadence(scope: Scope) -> Expr:
-    logs = LOGS(scope).range(scope.span)
-    counted = promql.call("max_over_time", logs) - promql.call("min_over_time", logs)
-    return (LAST_LOG(scope) - LAST_LOG.earliest(scope)) / (by_run("sum", counted, scope) > 0) > 0
+    logged = (changed(LOGS, scope) * 0 + TIME).range(scope.span)
+    between = promql.call("max_over_time", logged) - promql.call("min_over_time", logged)
+    counted = promql.call("increase", LOGS(scope).range(scope.span))
+    return by_run("max", between / (counted > 0) > 0, scope)
 
 
 CADENCE = Signal(
@@ -170,9 +175,9 @@ CADENCE = Signal(
     now=_cadence,
     keep=lambda last, scope: last.and_(LAST_LOG(scope)),
 )
-"""Seconds between two log intervals of a run, from its own past.
+"""Seconds between two log intervals of a run, by the slowest of its processes within the span.
 
-Both ends and the number are taken over the span, so that processes that died inside it count, and a hang does not.
+From each process's first to its last log: a hang does not count, nor does the time between two processes.
 """
 
 
@@ -250,7 +255,9 @@ def _speed(scope: Scope) -> Expr:
     before = scope.before("5m")
     steps = logs - LOGS(before)
     spent = milliseconds - per_process(catalog.STEP_DURATION, before, part="sum")
-    return (per_process(catalog.TOKENS_PER_SEC, scope) > 0).or_(steps / (spent > 0) * 1000)
+    # A point that is 0 or withdrawn for a while does not turn tokens into steps.
+    counts_tokens = per_process(catalog.TOKENS_PER_SEC, scope.before("", memory=GAP))
+    return (per_process(catalog.TOKENS_PER_SEC, scope) > 0).or_((steps / (spent > 0) * 1000).unless(counts_tokens))
 
 
 SPEED = Signal(name="process:megatron_training_speed:rate", now=_speed)

@@ -20,9 +20,6 @@ SIGNALS = ("loss", "grad_norm")
 PHASES = ("startup", "train", "evaluate", "checkpoint", "ended")
 """Values of the attribute `phase` of `megatron.run.phase`; exactly one of them is 1."""
 
-RUN_TIME_BUCKETS = ("productive", "startup", "evaluate", "checkpoint", "restart", "stalled")
-"""Values of the attribute `bucket` of `megatron.run.time`."""
-
 STEP_BOUNDS_MS = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 300, 400, 500, 600, 700, 800, 900),
     *(1_000, 1_250, 1_500, 1_750, 2_000, 2_500, 3_000, 3_500, 4_000, 5_000, 6_000, 7_000, 8_000, 9_000),

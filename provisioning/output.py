@@ -19,7 +19,7 @@ from provisioning.targets.yaml_text import HEADER
 
 TARGETS: tuple[Callable[[Bundle], dict[str, str]], ...] = (grafana.render, grafana_alerts.render, prometheus.render)
 
-FOLDERS = ("alertmanager", "grafana", "kubernetes", "prometheus")
+FOLDERS = ("grafana", "prometheus")
 """Folders of the tree in which generated files lie; nothing is looked for elsewhere."""
 
 

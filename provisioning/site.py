@@ -32,6 +32,9 @@ SAMPLES = 4
 EVALUATION_STEP_S = 10
 """Grafana evaluates rule groups at multiples of this."""
 
+LONGEST_LOOK_S = 60
+"""Rules compare what is with what was a minute ago, and ranges of minutes hold four scrapes."""
+
 TAKEN_LABELS = {"le", "alertname", "alertstate", "severity", "signals", "spelling", "datasource", "window"} | {
     attribute for metric in catalog.METRICS for attribute in metric.attributes
 }
@@ -113,8 +116,12 @@ class AlertingSettings(_Section):
     @field_validator("interval")
     @classmethod
     def _tick(cls, interval: str) -> str:
-        if promql.seconds(interval) % EVALUATION_STEP_S:
-            raise ValueError(f"must be a multiple of {EVALUATION_STEP_S}s (got {interval!r})")
+        length_s = promql.seconds(interval)
+        if length_s % EVALUATION_STEP_S or length_s > LONGEST_LOOK_S:
+            raise ValueError(
+                f"must be a multiple of {EVALUATION_STEP_S}s and at most {LONGEST_LOOK_S}s: rules compare a run with "
+                f"itself a minute ago (got {interval!r})"
+            )
         return interval
 
 
@@ -159,6 +166,13 @@ class Site(BaseModel):
         if not re.fullmatch(r"([a-zA-Z_][a-zA-Z0-9_]*)?", series.namespace):
             raise ValueError(f"namespace must be letters, digits and '_' (got {series.namespace!r})")
         return series
+
+    @field_validator("scrape_interval")
+    @classmethod
+    def _often(cls, interval: str) -> str:
+        if promql.seconds(interval) > LONGEST_LOOK_S:
+            raise ValueError(f"must be at most {LONGEST_LOOK_S}s: rules look back by minutes (got {interval!r})")
+        return interval
 
     @model_validator(mode="after")
     def _enough_samples(self) -> Site:

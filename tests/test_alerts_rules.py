@@ -174,6 +174,7 @@ def test_silence_is_explained() -> None:
         "{0}",
         "{value.real}",
         "{labels[run]}",
+        "{run!r}",
         "{run",
         "run}",
     ],
@@ -182,6 +183,26 @@ def test_a_text_names_only_known_fields(text: str) -> None:
     """A field that no target can fill is refused, and so are braces that name none."""
     with pytest.raises(ValueError, match=r"a text may use|[{}]"):
         Text(text)
+
+
+def test_a_text_says_something() -> None:
+    """An empty text is a forgotten one."""
+    with pytest.raises(ValueError, match="must say something"):
+        Text(" ")
+
+
+@pytest.mark.parametrize("panel", [("", 1), ("training-run", 0)])
+def test_a_panel_is_named_and_numbered(panel: tuple[str, int]) -> None:
+    """A link without a dashboard or a panel leads nowhere."""
+    with pytest.raises(ValueError, match="panel must be"):
+        rule(panel=panel)
+
+
+@pytest.mark.parametrize("name", ["", "Progress", "a-b", "a b", "../x"])
+def test_a_group_is_named_like_its_module(name: str) -> None:
+    """Its name becomes a file's."""
+    with pytest.raises(ValueError, match="named like its module"):
+        RuleGroup(name=name, rules=(rule(),))
 
 
 @pytest.mark.parametrize(("name", "form"), [(name, form) for name, forms in FIELDS.items() for form in forms])

@@ -95,8 +95,6 @@ def test_a_moment_is_sought_over_the_span() -> None:
     """In place, a moment is the latest look back at which the event was true."""
     moment = signals.moment("run:event:time", event)
     assert str(moment(IN_PLACE)) == "max_over_time((run:event:now * 0 + time())[6h:1m])"
-    assert str(moment.earliest(IN_PLACE)) == "min_over_time((run:event:now * 0 + time())[6h:1m])"
-    assert str(moment.earliest(RECORDED)) == "min_over_time(run:event:time[6h])"
 
 
 def test_a_signal_without_a_memory_is_what_is_true_now() -> None:

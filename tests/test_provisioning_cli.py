@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +15,19 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """The command line, in a process of its own."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+def run(*arguments: str, cwd: Path = ROOT, checkout: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """The command line of a checkout, in a process of its own."""
+    env = {**os.environ, "PYTHONPATH": str(checkout), "COLUMNS": "200"}
     command = [sys.executable, "-m", "provisioning", *arguments]
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+
+
+def another_checkout(folder: Path) -> Path:
+    """A copy of what renders, elsewhere on the disk."""
+    for name in ("emitter", "dashboards", "alerts", "provisioning", "tests/promtool"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "site.yaml", folder)
+    return folder
 
 
 def site(folder: Path, text: str = "") -> Path:
@@ -57,14 +66,26 @@ def test_render_replaces_what_changed_and_removes_what_is_stale(tmp_path: Path) 
     assert not (rules / "old.yaml").exists()
 
 
+def test_two_checkouts_render_the_same_bytes(tmp_path: Path) -> None:
+    """Where the checkout lies is in no file; what is committed comes out of both."""
+    copy = another_checkout(tmp_path / "somewhere" / "else")
+    assert run("render", cwd=copy, checkout=copy).returncode == 0
+    rendered = {file.relative_to(copy): file.read_bytes() for file in copy.glob("deploy/**/*") if file.is_file()}
+    committed = {file.relative_to(ROOT): file.read_bytes() for file in ROOT.glob("deploy/**/*") if file.is_file()}
+    assert rendered == committed
+
+
 def test_render_with_check_writes_nothing_when_a_check_fails(tmp_path: Path) -> None:
-    """Scraped every two minutes, some ranges are too short: all of it is said, none of it is written."""
-    site(tmp_path, "scrape_interval: 2m\ndashboards: {min_window: 8m}")
-    done = run("render", "--check", cwd=tmp_path)
+    """Two alerts without a page in the runbook: both are named, and nothing is written."""
+    copy = another_checkout(tmp_path / "checkout")
+    runbook = copy / "alerts" / "runbook.md"
+    runbook.write_text(re.sub(r"^## (TrainingHung|LossZero)$", "", runbook.read_text(), flags=re.MULTILINE))
+    done = run("render", "--check", cwd=copy, checkout=copy)
     assert done.returncode == 1
-    assert re.search(r"^\S.*: a range of \w+ must be at least \d scrape intervals, ", done.stdout, re.MULTILINE)
+    assert "alerts.progress: TrainingHung: must have a heading '## TrainingHung'" in done.stdout
+    assert "alerts.loss: LossZero: must have a heading '## LossZero'" in done.stdout
     assert done.stderr == "deploy: nothing written.\n"
-    assert not (tmp_path / "deploy").exists()
+    assert not (copy / "deploy").exists()
 
 
 def test_render_with_check_shows_what_was_checked(tmp_path: Path) -> None:

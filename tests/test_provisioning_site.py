@@ -96,11 +96,22 @@ def test_settings_reach_the_classes_of_the_packages() -> None:
             "scrape_interval: 15 s",
             "site.yaml: scrape_interval: must be a duration like '30s', '5m' or '1h30m' (got '15 s').",
         ),
-        ("alerting: {interval: 15s}", "site.yaml: alerting.interval: must be a multiple of 10s (got '15s')."),
+        *(
+            (
+                f"alerting: {{interval: {interval}}}",
+                "site.yaml: alerting.interval: must be a multiple of 10s and at most 60s: rules compare a run with "
+                f"itself a minute ago (got '{interval}').",
+            )
+            for interval in ("15s", "2m")
+        ),
         ("dashboards: {min_window: 30s}", "site.yaml: dashboards.min_window: must be at least 60s (got '30s')."),
         (
-            "scrape_interval: 2m",
-            "site.yaml: dashboards.min_window must be at least 4 times scrape_interval, 480s (got '5m').",
+            "scrape_interval: 1m\ndashboards: {min_window: 3m}",
+            "site.yaml: dashboards.min_window must be at least 4 times scrape_interval, 240s (got '3m').",
+        ),
+        (
+            "scrape_interval: 2m\ndashboards: {min_window: 8m}",
+            "site.yaml: scrape_interval: must be at most 60s: rules look back by minutes (got '2m').",
         ),
         ("run: {world_size: 0}", "site.yaml: run.world_size: must be greater than 0 (got 0)."),
         ("run: {world_size: many}", "site.yaml: run.world_size: must be a whole number (got 'many')."),

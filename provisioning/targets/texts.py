@@ -31,7 +31,7 @@ def fill(text: Text, run_label: str, dialect: Dialect) -> str:
         if name == "run":
             return f"{{{{ $labels.{run_label} }}}}"
         if name == "gpus":
-            return "{{ with $labels.gpus }}{{ . }} GPUs{{ else }}All GPUs{{ end }}"
+            return "{{ with $labels.gpus }}{{ . }} GPUs{{ else }}all of its GPUs{{ end }}"
         return dialect.value.replace("FORM", _FORMS[form])
 
     return text.fill(field)
