@@ -249,7 +249,9 @@ class _Recorder:
         declared = {"unit": metric.otel_unit, "description": metric.meaning}
         try:
             if isinstance(store, _Histogram):
-                edge.histograms[store] = _create_histogram(meter, metric)
+                edge.histograms[store] = meter.create_histogram(
+                    metric.name, explicit_bucket_boundaries_advisory=metric.bounds, **declared
+                )
             elif isinstance(store, _Counter):
                 meter.create_observable_counter(metric.name, [edge.callback(store)], **declared)
             elif isinstance(store, _Gauge):
@@ -258,18 +260,6 @@ class _Recorder:
             self._once.warn(
                 "create", "%s: the instrument cannot be created (got %r). Not exported.", metric.name, error
             )
-
-
-def _create_histogram(meter: Meter, metric: Metric) -> Any:
-    try:
-        return meter.create_histogram(
-            metric.name,
-            unit=metric.otel_unit,
-            description=metric.meaning,
-            explicit_bucket_boundaries_advisory=metric.bounds,
-        )
-    except TypeError:  # an API older than the advisory
-        return meter.create_histogram(metric.name, unit=metric.otel_unit, description=metric.meaning)
 
 
 _recorders: WeakKeyDictionary[Meter, _Recorder] = WeakKeyDictionary()

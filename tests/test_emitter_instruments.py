@@ -408,19 +408,6 @@ def test_instruments_that_refer_to_their_meter_are_freed() -> None:
     assert freed() is None
 
 
-def test_api_without_the_advisory() -> None:
-    """An API that knows no advisory bounds gets a histogram all the same."""
-    created: list[str] = []
-
-    class Old(NoOpMeter):
-        def create_histogram(self, name: str, unit: str = "", description: str = "") -> Any:  # type: ignore[override]
-            created.append(name)
-            return super().create_histogram(name, unit, description)
-
-    record_training_metrics(Old("old"), step_duration_ms=1.0)
-    assert created == [catalog.STEP_DURATION.name]
-
-
 def test_logger_is_the_modules(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Warnings come from this package's logger, where a site can silence them."""
     with caplog.at_level(logging.WARNING, logger="emitter.instruments"):
