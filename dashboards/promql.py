@@ -226,6 +226,11 @@ def count_values(label: str, vector: Expr, by: Sequence[str]) -> Expr:
     return Expr(f"count_values by ({', '.join(by)}) ({string(label)}, {vector.text})")
 
 
+def largest(vector: Expr, by: Sequence[str]) -> Expr:
+    """The one largest sample of each group, with all of its labels; the first among equals."""
+    return Expr(f"topk by ({', '.join(by)}) (1, {vector.text})")
+
+
 def without_name(vector: Expr) -> Expr:
     """The vector with its metric names dropped; two spellings of one series become one."""
     return Expr(f"max without () ({vector.text})")

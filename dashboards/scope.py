@@ -167,8 +167,7 @@ class Scope:
         return vector
 
     def _owners(self) -> Expr:
-        """The run of each target, by target_info; where two runs claim one target, the newer."""
-        keys = ("job", "instance", self.run)
+        """The run of each target, by target_info; of two that claim one, the newer, else the first by its labels."""
 
         def claims(matcher: Matcher) -> Expr:
             """When each run last claimed each target."""
@@ -177,11 +176,15 @@ class Scope:
             seen = promql.any_of(*(promql.call("timestamp", self._instant(selector)) for selector in selectors))
             if self.run != self.series.run_label:
                 seen = promql.copy_label(seen, self.series.run_label, self.run)
-            return promql.aggregate("max", seen, keys)
+            return seen
 
-        every = claims(promql.not_equal(self.series.run_label, ""))
-        newest = Expr(f"topk by (job, instance) (1, {every})")
-        return newest.and_(claims(self.run_matcher)) * 0 + 1
+        def owners(claims: Expr) -> Expr:
+            return promql.aggregate("max", claims, ("job", "instance", self.run))
+
+        # Straight from the selector, whose order is that of the labels: an aggregation's order is random before
+        # Prometheus 3, and so would be the winner among equals.
+        newest = promql.largest(claims(promql.not_equal(self.series.run_label, "")), ("job", "instance"))
+        return owners(newest).and_(owners(claims(self.run_matcher))) * 0 + 1
 
 
 def panel_scope(series: SeriesSettings, world_size: int = 0) -> Scope:

@@ -263,10 +263,11 @@ def test_a_dotted_label_is_renamed_at_once() -> None:
 
 def test_target_info_is_joined() -> None:
     """Where only target_info names the run, each sample gets the run that its target claimed last."""
-    claim = 'max by (job, instance, nemo_run_id) (timestamp({__name__="target_info",nemo_run_id!=""}))'
+    claim = 'timestamp({__name__="target_info",nemo_run_id!=""})'
+    by = "max by (job, instance, nemo_run_id)"
     assert str(rule(TARGETS).select(catalog.LOSS)) == (
         f"max without () ({{{LOSS_NAMES}}}) * on (job, instance) group_left (nemo_run_id) "
-        f"((topk by (job, instance) (1, {claim}) and {claim}) * 0 + 1)"
+        f"(({by} (topk by (job, instance) (1, {claim})) and {by} ({claim})) * 0 + 1)"
     )
 
 
@@ -279,8 +280,8 @@ def test_target_info_has_the_namespace_too() -> None:
 def test_a_panel_that_joins_sees_only_the_chosen_runs() -> None:
     """The newest claim is sought among all runs, the chosen ones are filtered from it: a panel shows no predecessor."""
     text = str(panel_scope(TARGETS).select(catalog.LOSS))
-    every = 'max by (job, instance, nemo_run_id) (timestamp({__name__="target_info",nemo_run_id!=""}))'
-    assert f"topk by (job, instance) (1, {every}) and" in text
+    every = 'timestamp({__name__="target_info",nemo_run_id!=""})'
+    assert f"topk by (job, instance) (1, {every})) and" in text
     assert text.count("${run:regex}") == 1
 
 
