@@ -27,7 +27,5 @@ class RunPanel(IntEnum):
     SKIPPED = 15
     NONFINITE = 16
     MEMORY = 17
-    THROUGHPUT_RATIO = 18
     PHASE = 19
-    TELEMETRY = 20
     TARGET_ITERATION = 21
