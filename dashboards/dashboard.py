@@ -51,7 +51,6 @@ class View:
     alert_folder: str
     """Grafana folder of the alert rules, for boards that list them."""
     datasource_name: str
-    datasource_uid: str
     """The data source that a board opens with."""
 
 

@@ -27,7 +27,7 @@ HANG_FLOOR_WITHOUT_PHASES_S = 1_200
 """An emitter that cannot say 'evaluating' or 'saving': both, back to back, may take more than 15 minutes."""
 
 HANG_YOUNG_LOGS = 3
-"""A process with fewer logs may have come back with another log interval: it gets the longer floor."""
+"""A process with no more logs may have come back with another log interval: it gets the longer floor."""
 
 HANG_ANY_PHASE_S = 7_200
 """No phase excuses two hours without a log line: a run may hang inside its evaluation."""
@@ -364,14 +364,19 @@ def firing_alerts(scope: Scope) -> Expr:
     return promql.aggregate("max", promql.selector(matchers, "ALERTS"), ("severity", "alertname", "run"))
 
 
+def _choosable(label: str) -> promql.Matcher:
+    """Values that a panel can quote: a backtick would end the quotation."""
+    return promql.Matcher(label, "!~", promql.string(".*`.*"))
+
+
 def run_choices(scope: Scope) -> Expr:
     """Every run seen in the dashboard's time range: live ones first, the latest start first.
 
     Unit: none; the value only orders. Rounded to ten minutes, so that live runs do not change places.
     """
-    known = (promql.not_equal(scope.series.run_label, ""), promql.Matcher(scope.series.run_label, "!~", '".*`.*"'))
-    every = replace(scope, run_matcher=known[0])
-    extra = known[1:] if scope.series.identity == "label" else ()
+    label = scope.series.run_label
+    every = replace(scope, run_matcher=promql.not_equal(label, ""))
+    extra = (_choosable(label),) if scope.series.identity == "label" else ()
     seen = (by_run("count", every.select_any(*signals.PRESENCE, matchers=extra), scope) * 0 + TIME).range("$__range")
     last, first = promql.call("max_over_time", seen), promql.call("min_over_time", seen)
     return promql.call("sort_desc", promql.call("floor", last / 600) + first / 10_000_000_000)
@@ -388,9 +393,8 @@ def label_choices(label: str, scope: Scope) -> Expr:
     Shape: one series per value, with nothing but the label in its plain form.
     Unit:  none; the value only counts series.
     """
-    sound = promql.Matcher(label, "!~", '".*`.*"')
     series = SeriesSettings(namespace=scope.series.namespace)
-    every = replace(scope, series=series, run_matcher=sound, matchers=(promql.not_equal(label, ""),))
+    every = replace(scope, series=series, run_matcher=_choosable(label), matchers=(promql.not_equal(label, ""),))
     seen = promql.call("last_over_time", every.select_any(*signals.PRESENCE).range("$__range"))
     plain = promql.plain_label(label)
     return promql.aggregate("count", seen if plain == label else promql.copy_label(seen, label, plain), (plain,))

@@ -53,7 +53,7 @@ class Signal:
         return now.or_(self.keep(last, scope))
 
 
-def latest(name: str, now: Query, keep: Callable[[Expr, Scope], Expr]) -> Signal:
+def carried(name: str, now: Query, keep: Callable[[Expr, Scope], Expr]) -> Signal:
     """The last value of something that is true now and then, and never falls."""
     return Signal(
         name=name,
@@ -69,7 +69,7 @@ def moment(name: str, event: Query) -> Signal:
     Unit:    Unix time, seconds; as exact as the minute between two looks.
     No data: the event was not seen within the scope's span (in place) or within a week (recorded).
     """
-    return latest(name, lambda scope: event(scope) * 0 + TIME, lambda last, _: last > TIME - REMEMBERED_S)
+    return carried(name, lambda scope: event(scope) * 0 + TIME, lambda last, _: last > TIME - REMEMBERED_S)
 
 
 def by_run(operator: str, vector: Expr, scope: Scope) -> Expr:
@@ -236,7 +236,7 @@ LAST_LEARNED = moment("run:megatron_training_values_changed:time", _learned)
 """When the loss or the gradient norm of a run last changed."""
 
 
-LOGS_AT_LEARNED = latest(
+LOGS_AT_LEARNED = carried(
     "process:megatron_training_logs_at_change:max",
     lambda scope: LOGS(scope).and_(_learned(scope), on=(scope.run,)),
     lambda last, scope: last.and_(LOGS(scope)),

@@ -44,7 +44,7 @@ def state(scope: Scope) -> Expr:
 
     No data: the run exported nothing within the dashboard's time range.
     """
-    in_range = scope.before("", memory="$__range")
+    in_range = queries.remembered(scope)
     return _first(
         (queries.hung(scope), State.HUNG),
         (queries.loss_nonfinite(scope), State.NONFINITE),

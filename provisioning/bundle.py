@@ -28,6 +28,5 @@ def collect(site: Site) -> Bundle:
         alert_engine=site.alerting.engine,
         alert_folder=ALERT_FOLDER,
         datasource_name=site.grafana.datasource.name,
-        datasource_uid=site.grafana.datasource.uid,
     )
     return Bundle(site=site, dashboards=tuple(build(view) for build in DASHBOARDS), rule_groups=RULE_GROUPS)

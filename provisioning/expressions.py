@@ -16,7 +16,6 @@ import promql_parser
 from dashboards import signals
 from dashboards.dashboard import Dashboard, Panel
 from dashboards.promql import seconds
-from dashboards.scope import rule_scope
 from provisioning.bundle import Bundle
 from provisioning.site import SAMPLES, Site
 
@@ -92,8 +91,7 @@ def _of_variables(board: Dashboard, site: Site) -> Iterator[Expression]:
 def _of_rules(bundle: Bundle) -> Iterator[Expression]:
     """Recording rules, and each alert in both of its forms."""
     site = bundle.site
-    recorded = rule_scope(site.series, site.run.world_size or 0, recorded=True)
-    in_place = rule_scope(site.series, site.run.world_size or 0, recorded=False)
+    recorded, in_place = site.recorded_scope, site.in_place_scope
     for signal in signals.SIGNALS:
         yield Expression(where=f"dashboards.signals: {signal.name!r}", text=str(signal.rule(recorded)))
     for group in bundle.rule_groups:

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from dashboards import promql
 from dashboards.dashboard import BoardSettings, Engine
-from dashboards.scope import Scope, SeriesSettings, panel_scope
+from dashboards.scope import Scope, SeriesSettings, panel_scope, rule_scope
 from emitter import catalog
 from provisioning.errors import ProvisioningError
 
@@ -188,6 +188,16 @@ class Site(BaseModel):
     def panel_scope(self) -> Scope:
         """The scope of every panel query."""
         return panel_scope(self.series, self.run.world_size or 0)
+
+    @property
+    def recorded_scope(self) -> Scope:
+        """The scope of rules that stand on recording rules."""
+        return rule_scope(self.series, self.run.world_size or 0, recorded=True)
+
+    @property
+    def in_place_scope(self) -> Scope:
+        """The scope of rules that compute everything themselves."""
+        return rule_scope(self.series, self.run.world_size or 0, recorded=False)
 
 
 def parse(text: str, name: str) -> Site:

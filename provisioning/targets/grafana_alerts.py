@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from alerts.rule import AlertRule
-from dashboards.scope import Scope, rule_scope
+from dashboards.scope import Scope
 from provisioning.bundle import Bundle
 from provisioning.site import ALERT_FOLDER, Site
 from provisioning.targets import texts
@@ -26,7 +26,7 @@ def render(bundle: Bundle) -> dict[str, str]:
     Where the site's engine is Prometheus the rules are paused, so that nobody is paged twice.
     """
     site = bundle.site
-    scope = rule_scope(site.series, site.run.world_size or 0, recorded=False)
+    scope = site.in_place_scope
     return {
         f"grafana/provisioning/alerting/{group.name}.yaml": dump(
             {

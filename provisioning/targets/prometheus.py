@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from alerts.rule import AlertRule
 from dashboards import signals
-from dashboards.scope import Scope, rule_scope
+from dashboards.scope import Scope
 from provisioning.bundle import Bundle
 from provisioning.site import Site
 from provisioning.targets import texts
@@ -21,7 +21,7 @@ def render(bundle: Bundle) -> dict[str, str]:
     Classic rule syntax only: no key that Prometheus 2.42, Mimir, Thanos or vmalert refuses.
     """
     site = bundle.site
-    scope = rule_scope(site.series, site.run.world_size or 0, recorded=True)
+    scope = site.recorded_scope
     records = [{"record": signal.name, "expr": str(signal.rule(scope))} for signal in signals.SIGNALS]
     groups: dict[str, Sequence[Mapping[str, object]]] = {"signals": records}
     for group in bundle.rule_groups:
