@@ -1,5 +1,6 @@
 PYTHON ?= python3
 VENV ?= .venv
+PINS ?= constraints.txt
 RUN := $(VENV)/bin/python
 
 # Live tests wait most of the time: two files at once, each whole, since its tests share servers.
@@ -14,7 +15,7 @@ help: ## Show this list
 provision: $(VENV)/.stamp ## Render deploy/ from site.yaml and check it
 	@$(RUN) -m provisioning render --check
 
-test: $(VENV)/.stamp ## Run every test, then those without servers on each other Python of this machine
+test: $(VENV)/.stamp ## Run every test, then those without servers on each other Python here and with the oldest SDK
 	$(RUN) -m pytest $(SIDE_BY_SIDE)
 	$(RUN) tests/interpreters.py
 
@@ -37,12 +38,12 @@ live: $(VENV)/.stamp ## Run the tests that start real servers on loopback
 bench: $(VENV)/.stamp ## Measure what the emitter costs a training loop
 	PYTHONPATH=. $(RUN) tests/bench.py
 
-# Only what constraints.txt lists: our own packages run from the checkout, an installed megatron_watch would be a second emitter.
-$(VENV)/.stamp: constraints.txt
+# Only what the pins list: our own packages run from the checkout, an installed megatron_watch would be a second emitter.
+$(VENV)/.stamp: $(PINS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "make: Python must be 3.10 or newer (got %d.%d). Use make PYTHON=python3.11." % sys.version_info[:2])'
 	@echo "Making $(VENV), once: some twenty seconds" >&2
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt pip
-	@$(RUN) -m pip install --quiet --no-deps --no-compile -r constraints.txt
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -c $(PINS) pip
+	@$(RUN) -m pip install --quiet --no-deps --no-compile -r $(PINS)
 	@$(RUN) -m pip check >&2
 	@touch $@

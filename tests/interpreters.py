@@ -1,7 +1,8 @@
-"""Run the tests that start no server on every other CPython of this machine; `make test` does.
+"""Run the tests that start no server on every other CPython of this machine, and the emitter's with the oldest SDK.
 
-Looks for 3.10 to 3.14 among pyenv's versions and on PATH. One that does not start, or lacks venv, is reported and
-passed over. Each has an environment of its own, `.venv-3.N`, made by the same rule of the Makefile as `.venv`.
+`make test` does. Looks for 3.10 to 3.14 among pyenv's versions and on PATH. One that does not start, or lacks venv, is
+reported and passed over. Each has an environment of its own, `.venv-3.N`, made by the same rule of the Makefile as
+`.venv`; so has the oldest OpenTelemetry that we allow, `.venv-oldest`, on the oldest of these versions.
 """
 
 from __future__ import annotations
@@ -12,11 +13,26 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 MINORS = range(10, 15)
 OWN_MINOR = sys.version_info.minor
 ROOT = Path(__file__).parents[1]
+PINS = ROOT / "constraints.txt"
+OLDEST_PINS = ROOT / ".cache" / "oldest.txt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Tests in an environment of their own."""
+
+    name: str
+    interpreter: Path
+    place: str
+    pins: Path = PINS
+    files: tuple[Path, ...] = ()
+    """All of them where none is named."""
 
 
 def candidates(minor: int) -> Iterator[Path]:
@@ -52,33 +68,69 @@ def find() -> dict[int, Path]:
     return found
 
 
-def environment(minor: int, interpreter: Path) -> Path:
-    """Python of the environment for that version, made if it is not there or not up to date."""
-    place = f".venv-3.{minor}"
+def suites(found: dict[int, Path]) -> list[Suite]:
+    """What is to run, given the interpreters that there are."""
+    oldest = min((OWN_MINOR, *found))
+    return [
+        *(Suite(name=f"Python 3.{n}", interpreter=path, place=f".venv-3.{n}") for n, path in found.items()),
+        Suite(
+            name=f"Python 3.{oldest} and the oldest OpenTelemetry",
+            interpreter=found.get(oldest, Path(sys.executable)),
+            place=".venv-oldest",
+            pins=OLDEST_PINS,
+            files=tuple(sorted((ROOT / "tests").glob("test_emitter_*.py"))),
+        ),
+    ]
+
+
+def pins_by_name(file: Path) -> dict[str, str]:
+    """The lines of a file of pins by the name of their package, comments left out."""
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+    return {line.partition("==")[0]: line for line in lines}
+
+
+def oldest_pins() -> str:
+    """Every pin of the oldest environment: constraints.txt, but for OpenTelemetry and what goes with it."""
+    kept = {name: line for name, line in pins_by_name(PINS).items() if not name.startswith("opentelemetry-")}
+    return "\n".join({**kept, **pins_by_name(ROOT / "tests" / "oldest.txt")}.values()) + "\n"
+
+
+def write_oldest_pins() -> None:
+    """Put them where make finds them; a file that would stay the same keeps its date, and its environment."""
+    text = oldest_pins()
+    if not OLDEST_PINS.exists() or OLDEST_PINS.read_text() != text:
+        OLDEST_PINS.parent.mkdir(exist_ok=True)
+        OLDEST_PINS.write_text(text)
+
+
+def environment(suite: Suite) -> Path:
+    """Python of the suite's environment, made if it is not there or not up to date."""
     alone = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    command = ["make", "--silent", f"VENV={place}", f"PYTHON={interpreter}", f"{place}/.stamp"]
-    subprocess.run(command, cwd=ROOT, env=alone, check=True)
-    return ROOT / place / "bin" / "python"
+    settings = (f"VENV={suite.place}", f"PYTHON={suite.interpreter}", f"PINS={suite.pins.relative_to(ROOT)}")
+    subprocess.run(["make", "--silent", *settings, f"{suite.place}/.stamp"], cwd=ROOT, env=alone, check=True)
+    return ROOT / suite.place / "bin" / "python"
 
 
 def main() -> int:
     """Exit code: 1 if an environment could not be made or a test failed, else 0."""
     found = find()
     print("Other interpreters:", ", ".join(f"3.{n} ({path})" for n, path in found.items()) or "none", flush=True)
+    wanted = suites(found)
+    write_oldest_pins()
     try:
         with ThreadPoolExecutor(2) as pool:
-            pythons = list(pool.map(environment, found, found.values()))
+            pythons = list(pool.map(environment, wanted))
     except subprocess.CalledProcessError as error:
         print(f"No environment: {error}", file=sys.stderr)
         return 1
     failed = []
-    for minor, python in zip(found, pythons, strict=True):
-        print(f"Python 3.{minor}", flush=True)
-        tests = [python, "-m", "pytest", "-q", "-m", "not live", "-n", "2", "--dist", "loadfile"]
+    for suite, python in zip(wanted, pythons, strict=True):
+        print(suite.name, flush=True)
+        tests = [python, "-m", "pytest", "-q", "-m", "not live", "-n", "2", "--dist", "loadfile", *suite.files]
         if subprocess.run(tests, cwd=ROOT, check=False).returncode:
-            failed.append(f"3.{minor}")
+            failed.append(suite.name)
     if failed:
-        print(f"Tests failed on Python {', '.join(failed)}", file=sys.stderr)
+        print(f"Tests failed on {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -11,6 +11,7 @@ import interpreters
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,23 +24,52 @@ EXTRAS = PROJECT["optional-dependencies"]
 REQUIREMENTS = [
     Requirement(text) for text in (*PROJECT["dependencies"], *(text for extra in EXTRAS.values() for text in extra))
 ]
-PINS = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+EMITTER_REQUIREMENTS = [Requirement(text) for text in (*PROJECT["dependencies"], *EXTRAS["otlp"])]
+
+
+def pins(lines: list[str]) -> list[Requirement]:
+    return [Requirement(line) for line in lines if not line.startswith("#")]
+
+
+PINS = pins((ROOT / "constraints.txt").read_text().splitlines())
+OLDEST_PINS = pins(interpreters.oldest_pins().splitlines())
+
+
+def pinned(requirement: Requirement, among: list[Requirement]) -> Version:
+    """The one version that a package is pinned to."""
+    (pin,) = [pin for pin in among if canonicalize_name(pin.name) == canonicalize_name(requirement.name)]
+    (specifier,) = pin.specifier
+    assert specifier.operator == "=="
+    return Version(specifier.version)
 
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS, ids=str)
 def test_every_requirement_is_pinned_within_its_range(requirement: Requirement) -> None:
     """The environment is made from constraints.txt alone: what pyproject.toml asks for is in it."""
-    pins = [pin for pin in PINS if canonicalize_name(pin.name) == canonicalize_name(requirement.name)]
-    assert len(pins) == 1
-    (specifier,) = pins[0].specifier
-    assert specifier.operator == "=="
-    assert requirement.specifier.contains(specifier.version, prereleases=True)
+    assert requirement.specifier.contains(pinned(requirement, PINS), prereleases=True)
 
 
-def test_pins_are_names_and_versions_only() -> None:
+@pytest.mark.parametrize("requirement", EMITTER_REQUIREMENTS, ids=str)
+def test_the_oldest_environment_is_at_the_lower_bounds(requirement: Requirement) -> None:
+    """The emitter's tests run with the very versions that pyproject.toml names as the oldest, of all it needs."""
+    (lowest,) = [bound.version for bound in requirement.specifier if bound.operator == ">="]
+    assert pinned(requirement, OLDEST_PINS) == Version(lowest)
+
+
+def test_the_oldest_environment_mixes_no_releases() -> None:
+    """Every OpenTelemetry package in it is of the oldest release."""
+    asked_for, there = (
+        {pinned(package, OLDEST_PINS) for package in packages if package.name.startswith("opentelemetry-")}
+        for packages in (EMITTER_REQUIREMENTS, OLDEST_PINS)
+    )
+    assert there == asked_for
+
+
+@pytest.mark.parametrize("among", [PINS, OLDEST_PINS], ids=["constraints", "oldest"])
+def test_pins_are_names_and_versions_only(among: list[Requirement]) -> None:
     """No pin says where its package comes from, and none is given twice."""
-    assert not [str(pin) for pin in PINS if pin.url or len(pin.specifier) != 1]
-    names = [canonicalize_name(pin.name) for pin in PINS]
+    assert not [str(pin) for pin in among if pin.url or len(pin.specifier) != 1]
+    names = [canonicalize_name(pin.name) for pin in among]
     assert sorted(set(names)) == sorted(names)
 
 
@@ -110,17 +140,28 @@ def test_a_failure_on_one_interpreter_fails_the_run(
     python.chmod(0o755)
     good = interpreter(machine / "good", "1 passed")
     monkeypatch.setattr(interpreters, "find", lambda: {12: python, 13: good})
-    monkeypatch.setattr(interpreters, "environment", lambda minor, path: path)
+    monkeypatch.setattr(interpreters, "environment", lambda suite: good if suite.files else suite.interpreter)
     assert interpreters.main() == code
     out, err = capfd.readouterr()
     assert "Python 3.13\n1 passed" in out
     assert ("Tests failed on Python 3.12" in err) is bool(code)
 
 
+@pytest.mark.parametrize(("others", "oldest"), [((10, 13), 10), ((12, 13), 11), ((), 11)])
+def test_the_oldest_sdk_is_met_by_the_oldest_python(others: tuple[int, ...], oldest: int, machine: Path) -> None:
+    """The emitter's tests run once more, with the oldest SDK, on the oldest interpreter that there is."""
+    found = {minor: machine / str(minor) for minor in others}
+    *same, last = interpreters.suites(found)
+    assert [suite.interpreter for suite in same] == list(found.values())
+    assert last.interpreter == found.get(oldest, Path(sys.executable))
+    assert last.pins == interpreters.OLDEST_PINS
+    assert ROOT / "tests" / "test_emitter_export.py" in last.files
+
+
 def test_an_environment_that_cannot_be_made_fails_the_run(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interpreter that starts but cannot be served is a failure, not a skip."""
 
-    def fail(minor: int, path: Path) -> Path:
+    def fail(suite: interpreters.Suite) -> Path:
         raise subprocess.CalledProcessError(2, ["make"])
 
     monkeypatch.setattr(interpreters, "find", lambda: {12: machine})
