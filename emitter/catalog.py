@@ -20,6 +20,9 @@ SIGNALS = ("loss", "grad_norm")
 PHASES = ("startup", "train", "evaluate", "checkpoint", "ended")
 """Values of the attribute `phase` of `megatron.run.phase`; exactly one of them is 1."""
 
+RUN_TIME_BUCKETS = ("productive", "startup", "evaluate", "checkpoint", "restart", "stalled")
+"""Values of the attribute `bucket` of `megatron.run.time`."""
+
 STEP_BOUNDS_MS = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 300, 400, 500, 600, 700, 800, 900),
     *(1_000, 1_250, 1_500, 1_750, 2_000, 2_500, 3_000, 3_500, 4_000, 5_000, 6_000, 7_000, 8_000, 9_000),
@@ -36,6 +39,9 @@ DURATION_BOUNDS_S = (
 
 _NAME = re.compile(r"megatron(\.[a-z][a-z0-9_]*)+")
 _OTEL_UNITS = {"", "ms", "s", "By", "1", "{token}", "{sample}"}
+_CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_MOMENT = re.compile(r"(?<![a-z])iters?(?![a-z])|(iteration|step)s?(?![a-z])|micro[^a-z]?batch")
+"""A word for one moment of a run. A metric attribute of such a name would make a new series each time."""
 
 
 class Kind(Enum):
@@ -50,7 +56,7 @@ class Kind(Enum):
 class Metric:
     """One entry of the catalogue.
 
-    Raises: ValueError if the name, the unit or the bounds are not what an instrument may have.
+    Raises: ValueError if the name, the unit, the bounds or an attribute are not what an instrument may have.
     """
 
     name: str
@@ -75,6 +81,12 @@ class Metric:
             raise ValueError(f"{where}: a histogram, and nothing else, has bucket bounds")
         if list(self.bounds) != sorted(set(self.bounds)):
             raise ValueError(f"{where}: bucket bounds must rise")
+        for attribute in self.attributes:
+            if _MOMENT.search(_CAMEL_HUMP.sub("_", attribute).lower()):
+                raise ValueError(
+                    f"{where}: no attribute may tell iterations, steps or microbatches apart (got {attribute!r}). "
+                    "Such a value belongs on a span or in a gauge of its own."
+                )
 
     @property
     def short(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,11 @@ def test_signals_are_metrics() -> None:
     assert (catalog.LOSS.short, catalog.GRAD_NORM.short) == catalog.SIGNALS
 
 
+def test_run_time_has_the_published_buckets() -> None:
+    """Time is booked in the six buckets that goodput is computed from."""
+    assert catalog.RUN_TIME_BUCKETS == ("productive", "startup", "evaluate", "checkpoint", "restart", "stalled")
+
+
 def test_step_bounds_reach_half_an_hour() -> None:
     """The quantile of a 200 s step is not cut off at OpenTelemetry's default of 10 s."""
     assert catalog.STEP_DURATION.bounds[0] == 1
@@ -127,6 +133,37 @@ def test_nonsense_is_refused_at_birth(changes: dict[str, object], message: str) 
     """An entry that no instrument could have is an error where it is written."""
     with pytest.raises(ValueError, match=message):
         entry(**changes)
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        *(
+            "iteration",
+            "iter",
+            "iterations",
+            "train.iteration",
+            "iteration_id",
+            "megatron.iteration",
+            "currentIteration",
+        ),
+        *("step", "steps", "global_step", "globalStep", "step-number", "STEP", "step2", "timestep"),
+        *("microbatch", "micro_batch_id", "micro-batch", "microBatch", "dl.microbatch_id", "microbatches"),
+    ],
+)
+def test_an_attribute_that_names_a_moment_is_refused(attribute: str) -> None:
+    """Iteration, step and microbatch never become a label, however they are spelt."""
+    message = (
+        rf"steps or microbatches apart \(got '{re.escape(attribute)}'\)\. Such a value belongs on a span or in a gauge"
+    )
+    with pytest.raises(ValueError, match=message):
+        entry(attributes=("phase", attribute))
+
+
+@pytest.mark.parametrize("attribute", ["steppe", "reiterate", "literal", "limiter", "batch", "micro"])
+def test_an_attribute_that_only_sounds_like_a_moment_is_allowed(attribute: str) -> None:
+    """Whole words are refused, not letters."""
+    assert entry(attributes=(attribute,)).attributes == (attribute,)
 
 
 def test_entries_are_frozen() -> None:
