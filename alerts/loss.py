@@ -1,11 +1,12 @@
 """The loss is not a number, stands still, or is that of a skipped interval; steps are skipped."""
 
 from alerts.rule import AlertRule, RuleGroup, Severity, Text
-from dashboards import ids, queries
+from dashboards import ids
+from dashboards.queries import learning, progress
 
 LOSS_NONFINITE = AlertRule(
     name="LossNonFinite",
-    expr=lambda scope: queries.with_gpus(queries.loss_nonfinite(scope), scope),
+    expr=lambda scope: progress.with_gpus(learning.loss_nonfinite(scope), scope),
     severity=Severity.PAGE,
     summary=Text("Run {run}: loss or gradient norm is NaN or Inf."),
     description=Text(
@@ -18,7 +19,7 @@ LOSS_NONFINITE = AlertRule(
 
 LOSS_FROZEN = AlertRule(
     name="LossFrozen",
-    expr=lambda scope: queries.with_gpus(queries.loss_frozen(scope), scope),
+    expr=lambda scope: progress.with_gpus(learning.loss_frozen(scope), scope),
     severity=Severity.PAGE,
     summary=Text("Run {run}: loss unchanged for {value} log intervals while steps go on."),
     description=Text(
@@ -32,7 +33,7 @@ LOSS_FROZEN = AlertRule(
 
 LOSS_ZERO = AlertRule(
     name="LossZero",
-    expr=lambda scope: queries.with_gpus(queries.loss_zero(scope), scope),
+    expr=lambda scope: progress.with_gpus(learning.loss_zero(scope), scope),
     severity=Severity.PAGE,
     summary=Text("Run {run}: loss is exactly 0."),
     description=Text(
@@ -45,7 +46,7 @@ LOSS_ZERO = AlertRule(
 
 ITERATIONS_SKIPPED = AlertRule(
     name="IterationsSkipped",
-    expr=queries.iterations_skipped,
+    expr=learning.iterations_skipped,
     severity=Severity.TICKET,
     summary=Text("Run {run} skips iterations."),
     description=Text(

@@ -1,11 +1,12 @@
 """The run stands still, or is gone."""
 
 from alerts.rule import AlertRule, RuleGroup, Severity, Text
-from dashboards import ids, queries
+from dashboards import ids
+from dashboards.queries import progress
 
 TRAINING_HUNG = AlertRule(
     name="TrainingHung",
-    expr=lambda scope: queries.with_gpus(queries.hung(scope), scope),
+    expr=lambda scope: progress.with_gpus(progress.hung(scope), scope),
     severity=Severity.PAGE,
     summary=Text("Run {run} hangs: no progress for {value:duration}."),
     description=Text(
@@ -18,7 +19,7 @@ TRAINING_HUNG = AlertRule(
 
 TRAINING_VANISHED = AlertRule(
     name="TrainingVanished",
-    expr=lambda scope: queries.with_gpus(queries.vanished(scope), scope),
+    expr=lambda scope: progress.with_gpus(progress.vanished(scope), scope),
     severity=Severity.PAGE,
     severity_without_signals=Severity.TICKET,
     summary=Text("Run {run} is gone: nothing heard for {value:duration}."),

@@ -1,11 +1,12 @@
 """The path of the alerts themselves."""
 
 from alerts.rule import AlertRule, RuleGroup, Severity, Text
-from dashboards import ids, queries
+from dashboards import ids
+from dashboards.queries import alerting
 
 WATCHDOG = AlertRule(
     name="Watchdog",
-    expr=queries.watchdog,
+    expr=alerting.watchdog,
     severity=Severity.NOTE,
     summary=Text("The alerting path works."),
     description=Text("Fires always. Where it is missing, no other alert arrives either."),

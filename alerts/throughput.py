@@ -1,11 +1,12 @@
 """The run is slower than it was."""
 
 from alerts.rule import AlertRule, RuleGroup, Severity, Text
-from dashboards import ids, queries
+from dashboards import ids
+from dashboards.queries import progress, speed
 
 THROUGHPUT_COLLAPSE = AlertRule(
     name="ThroughputCollapse",
-    expr=lambda scope: queries.with_gpus(queries.throughput_collapse(scope), scope),
+    expr=lambda scope: progress.with_gpus(speed.throughput_collapse(scope), scope),
     severity=Severity.PAGE,
     summary=Text("Run {run} trains at {value:percentage} of its usual speed."),
     description=Text(

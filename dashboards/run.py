@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dashboards import ids, queries, signals, state, style
+from dashboards import ids, signals, state, style
 from dashboards.dashboard import Dashboard, Panel, View
 from dashboards.ids import RunPanel
+from dashboards.queries import learning, progress, speed, values
 from dashboards.scope import Scope
 from emitter import catalog
 
@@ -77,10 +78,10 @@ def since_progress_panel(scope: Scope) -> Panel:
         unit="seconds",
         queries=(
             style.now(
-                scope, queries.silence(scope).and_(signals.alive(scope)).unless(queries.hung(scope)), role="good"
+                scope, progress.silence(scope).and_(signals.alive(scope)).unless(progress.hung(scope)), role="good"
             ),
-            style.now(scope, queries.hung(scope), role="bad"),
-            style.now(scope, queries.silence(scope).unless(signals.alive(scope))),
+            style.now(scope, progress.hung(scope), role="bad"),
+            style.now(scope, progress.silence(scope).unless(signals.alive(scope))),
         ),
         needs=(catalog.STEP_DURATION,),
         no_value="not seen",
@@ -95,7 +96,7 @@ def iteration_panel(scope: Scope) -> Panel:
         title="Iteration",
         description="Last finished iteration, also of a run that has ended; unmodified Megatron-LM does not export it.",
         unit=catalog.ITERATION.unit,
-        queries=(style.now(scope, queries.iteration(queries.remembered(scope))),),
+        queries=(style.now(scope, progress.iteration(values.remembered(scope))),),
         needs=(catalog.ITERATION,),
         no_value="not exported",
     )
@@ -108,7 +109,7 @@ def target_iteration_panel(scope: Scope) -> Panel:
         title="Target iteration",
         description="Iteration at which the run is complete; unmodified Megatron-LM does not export it.",
         unit=catalog.TARGET_ITERATION.unit,
-        queries=(style.now(scope, queries.target_iteration(queries.remembered(scope))),),
+        queries=(style.now(scope, progress.target_iteration(values.remembered(scope))),),
         needs=(catalog.TARGET_ITERATION,),
         no_value="not exported",
     )
@@ -122,7 +123,7 @@ def eta_panel(scope: Scope) -> Panel:
         description="Time until the target iteration at the speed of the last hour; empty while the run stands still "
         "or exports no iteration.",
         unit="seconds",
-        queries=(style.now(scope, queries.eta(scope).unless(queries.hung(scope))),),
+        queries=(style.now(scope, progress.eta(scope).unless(progress.hung(scope))),),
         needs=(catalog.ITERATION, catalog.TARGET_ITERATION),
         no_value="unknown",
         decimals=1,
@@ -137,7 +138,7 @@ def gpus_panel(scope: Scope) -> Panel:
         description="GPUs that wait while the run does not progress; where the emitter does not export it, set "
         "`run.world_size` in site.yaml.",
         unit=catalog.WORLD_SIZE.unit,
-        queries=(style.now(scope, queries.world_size(queries.remembered(scope))),),
+        queries=(style.now(scope, progress.world_size(values.remembered(scope))),),
         needs=(catalog.WORLD_SIZE,),
         no_value="not exported",
     )
@@ -179,8 +180,8 @@ def loss_panel(scope: Scope) -> Panel:
         description="Falls, then flattens; a red bar is a window in which loss or gradient norm was NaN or Inf.",
         unit=catalog.LOSS.unit,
         queries=(
-            style.line(scope, queries.loss(scope)),
-            style.marks(scope, queries.nonfinite_marks(scope), "not finite"),
+            style.line(scope, learning.loss(scope)),
+            style.marks(scope, learning.nonfinite_marks(scope), "not finite"),
         ),
         needs=(catalog.LOSS,),
         width=24,
@@ -195,7 +196,7 @@ def grad_norm_panel(scope: Scope) -> Panel:
         title="Gradient norm",
         description="Steady after warm-up; it often leaps a little before the loss does.",
         unit=catalog.GRAD_NORM.unit,
-        queries=(style.line(scope, queries.grad_norm(scope)),),
+        queries=(style.line(scope, learning.grad_norm(scope)),),
         needs=(catalog.GRAD_NORM,),
     )
 
@@ -207,7 +208,7 @@ def learning_rate_panel(scope: Scope) -> Panel:
         title="Learning rate",
         description="Follows its schedule; a leap after a restart means that the schedule was not restored.",
         unit=catalog.LEARNING_RATE.unit,
-        queries=(style.line(scope, queries.learning_rate(scope)),),
+        queries=(style.line(scope, learning.learning_rate(scope)),),
         needs=(catalog.LEARNING_RATE,),
     )
 
@@ -220,7 +221,7 @@ def skipped_panel(scope: Scope) -> Panel:
         description="Iterations without an update within the window before each moment; a few at the start are the "
         "search for a loss scale.",
         unit=catalog.SKIPPED_ITERS.unit,
-        queries=(style.line(scope, queries.skipped(scope)),),
+        queries=(style.line(scope, learning.skipped(scope)),),
         needs=(catalog.SKIPPED_ITERS,),
         bars=True,
         height=6,
@@ -235,7 +236,7 @@ def nonfinite_panel(scope: Scope) -> Panel:
         description="Values that were not finite within the window before each moment; zero is healthy, and empty "
         "means that nothing counts them.",
         unit=catalog.NONFINITE.unit,
-        queries=(style.line(scope, queries.nonfinite(scope), by="signal"),),
+        queries=(style.line(scope, learning.nonfinite(scope), by="signal"),),
         needs=(catalog.NONFINITE,),
         bars=True,
         height=6,
@@ -254,8 +255,8 @@ def tokens_per_second_panel(scope: Scope) -> Panel:
         "median of the hours before, makes ThroughputCollapse fire, unless a restart made the past another's.",
         unit=catalog.TOKENS_PER_SEC.unit,
         queries=(
-            style.line(scope, queries.tokens_per_second(scope)),
-            style.limit(scope, queries.tokens_per_second_floor(scope), "collapse"),
+            style.line(scope, speed.tokens_per_second(scope)),
+            style.limit(scope, speed.tokens_per_second_floor(scope), "collapse"),
         ),
         needs=(catalog.TOKENS_PER_SEC,),
     )
@@ -269,7 +270,7 @@ def tokens_per_gpu_panel(scope: Scope) -> Panel:
         description="Speed of one GPU, comparable between runs of different size; empty while the number of GPUs is "
         "not known.",
         unit=catalog.TOKENS_PER_SEC.unit,
-        queries=(style.line(scope, queries.tokens_per_gpu(scope)),),
+        queries=(style.line(scope, speed.tokens_per_gpu(scope)),),
         needs=(catalog.TOKENS_PER_SEC, catalog.WORLD_SIZE),
         decimals=2,
     )
@@ -282,7 +283,7 @@ def step_time_panel(scope: Scope) -> Panel:
         title="Step time, mean",
         description="Right whatever the buckets are; a rise of some percent is one slow GPU.",
         unit=catalog.STEP_DURATION.unit,
-        queries=(style.line(scope, queries.step_time_mean(scope)),),
+        queries=(style.line(scope, speed.step_time_mean(scope)),),
         needs=(catalog.STEP_DURATION,),
     )
 
@@ -296,8 +297,8 @@ def step_time_quantiles_panel(scope: Scope) -> Panel:
         "when some intervals are slow, single slow steps do not show.",
         unit=catalog.STEP_DURATION.unit,
         queries=(
-            style.line(scope, queries.step_time_quantile(0.5, scope), "p50"),
-            style.line(scope, queries.step_time_quantile(0.95, scope), "p95"),
+            style.line(scope, speed.step_time_quantile(0.5, scope), "p50"),
+            style.line(scope, speed.step_time_quantile(0.95, scope), "p95"),
         ),
         needs=(catalog.STEP_DURATION,),
     )
@@ -310,7 +311,7 @@ def tflops_panel(scope: Scope) -> Panel:
         title="TFLOP/s per GPU",
         description="Model FLOP/s of one GPU; Megatron-LM exports it only with --log-throughput.",
         unit=catalog.THROUGHPUT_TFLOPS.unit,
-        queries=(style.line(scope, queries.tflops(scope)),),
+        queries=(style.line(scope, speed.tflops(scope)),),
         needs=(catalog.THROUGHPUT_TFLOPS,),
     )
 
@@ -323,6 +324,6 @@ def memory_panel(scope: Scope) -> Panel:
         description="Highest value since the start on the exporting rank, so it never falls; a steady rise ends out "
         "of memory.",
         unit=catalog.MEMORY_ALLOCATED.unit,
-        queries=(style.line(scope, queries.memory_allocated(scope)),),
+        queries=(style.line(scope, speed.memory_allocated(scope)),),
         needs=(catalog.MEMORY_ALLOCATED,),
     )

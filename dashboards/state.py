@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from dashboards import promql, queries, signals
+from dashboards import promql, signals
 from dashboards.promql import Expr
+from dashboards.queries import learning, progress, values
 from dashboards.scope import Scope
 from dashboards.signals import by_run, in_phase
 from emitter import catalog
@@ -44,12 +45,12 @@ def state(scope: Scope) -> Expr:
 
     No data: the run exported nothing within the dashboard's time range.
     """
-    in_range = queries.remembered(scope)
+    in_range = values.remembered(scope)
     return _first(
-        (queries.hung(scope), State.HUNG),
-        (queries.loss_nonfinite(scope), State.NONFINITE),
-        (queries.loss_zero(scope), State.ZERO),
-        (by_run("max", queries.vanished(scope), scope), State.VANISHED),
+        (progress.hung(scope), State.HUNG),
+        (learning.loss_nonfinite(scope), State.NONFINITE),
+        (learning.loss_zero(scope), State.ZERO),
+        (by_run("max", progress.vanished(scope), scope), State.VANISHED),
         *((in_phase(scope, phase), state) for phase, state in _BY_PHASE.items() if state is not State.ENDED),
         (in_phase(in_range, "ended"), State.ENDED),
         (by_run("max", signals.LOGS(scope), scope), State.TRAIN),

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from grafanalib import core as grafana
 
-from dashboards import promql, queries
+from dashboards import promql
 from dashboards.dashboard import Panel, Query, Role, Row, Variable, View
 from dashboards.promql import Expr
+from dashboards.queries import alerting, choices
 from dashboards.scope import Scope
 from dashboards.state import State
 from emitter.catalog import Metric
@@ -238,7 +239,7 @@ def firing_alerts(view: View, *, id: IntEnum, title: str, description: str, widt
         "needs": (),
     }
     if view.alert_engine == "prometheus":
-        content["queries"] = (Query(expr=queries.firing_alerts(view.scope), instant=True, table=True),)
+        content["queries"] = (Query(expr=alerting.firing_alerts(view.scope), instant=True, table=True),)
         columns = {"severity": "Severity", "alertname": "Alert", "run": "Run"}
         return table(columns=columns, no_value="none", width=width, height=height, **content)
     options = {
@@ -354,14 +355,14 @@ def _datasource_variable(view: View) -> Variable:
 
 def _run_variable(scope: Scope) -> Variable:
     """The runs of the time range, ended ones included, in the order of the query."""
-    return _query_variable("run", "Run", queries.run_choices(scope), scope.run, multi=True)
+    return _query_variable("run", "Run", choices.run_choices(scope), scope.run, multi=True)
 
 
 def _label_variable(label: str, scope: Scope) -> Variable:
     """The values of a further label; All also takes the series that lack it."""
     name = promql.plain_label(label)
-    choices = queries.label_choices(label, scope)
-    return _query_variable(name, name, choices, name, multi=True, includeAll=True, allValue=".*", default="All")
+    values = choices.label_choices(label, scope)
+    return _query_variable(name, name, values, name, multi=True, includeAll=True, allValue=".*", default="All")
 
 
 def _query_variable(name: str, label: str, expr: Expr, result_label: str, **look: Any) -> Variable:

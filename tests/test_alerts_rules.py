@@ -12,7 +12,8 @@ import yaml
 
 from alerts.registry import RULE_GROUPS
 from alerts.rule import FIELDS, AlertRule, RuleGroup, Severity, Text
-from dashboards import ids, queries, signals
+from dashboards import ids, signals
+from dashboards.queries import learning, progress, speed
 from dashboards.scope import SeriesSettings, rule_scope
 from provisioning.bundle import collect
 from provisioning.site import parse
@@ -20,6 +21,9 @@ from provisioning.site import parse
 CHECKOUT = Path(__file__).parent.parent
 RULES = [rule for group in RULE_GROUPS for rule in group.rules]
 PAGE, TICKET, NOTE = Severity.PAGE, Severity.TICKET, Severity.NOTE
+
+MODULES = (learning, progress, speed, signals)
+"""Where the thresholds of alerts are."""
 
 SEVERITIES = {
     "TrainingHung": (PAGE, None),
@@ -66,7 +70,7 @@ def test_the_runbook_names_constants_that_exist() -> None:
     """A number in the runbook is named after a constant of the queries or signals, not copied."""
     names = set(re.findall(r"`([A-Z][A-Z_]+[A-Z])`", (CHECKOUT / "alerts" / "runbook.md").read_text()))
     assert names
-    assert sorted(name for name in names if not any(hasattr(module, name) for module in (queries, signals))) == []
+    assert sorted(name for name in names if not any(hasattr(module, name) for module in MODULES)) == []
 
 
 @each_group
@@ -125,7 +129,7 @@ def rule(**changes: Any) -> AlertRule:
     """A rule that is in order, but for the changes."""
     given: dict[str, Any] = {
         "name": "TrainingHung",
-        "expr": queries.hung,
+        "expr": progress.hung,
         "severity": PAGE,
         "summary": Text("Run {run} hangs."),
         "description": Text("For {value:duration}."),

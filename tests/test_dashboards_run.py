@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from dashboards import ids, queries, signals, style
+from dashboards import ids, signals, style
 from dashboards.dashboard import COLUMNS, Dashboard, Panel
 from dashboards.ids import RunPanel
+from dashboards.queries import progress, speed
 from dashboards.registry import DASHBOARDS
 from dashboards.state import State
 from provisioning import bundle
@@ -72,15 +73,15 @@ def test_since_progress_is_red_exactly_when_the_alert_is_true() -> None:
     good, bad, gray = panel(RunPanel.SINCE_PROGRESS).queries
     scope = parse("", "site.yaml").panel_scope
     assert (good.role, bad.role, gray.role) == ("good", "bad", "value")
-    assert bad.expr == queries.hung(scope)
-    assert good.expr == queries.silence(scope).and_(signals.alive(scope)).unless(queries.hung(scope))
-    assert gray.expr == queries.silence(scope).unless(signals.alive(scope))
+    assert bad.expr == progress.hung(scope)
+    assert good.expr == progress.silence(scope).and_(signals.alive(scope)).unless(progress.hung(scope))
+    assert gray.expr == progress.silence(scope).unless(signals.alive(scope))
 
 
 def test_the_limit_of_the_throughput_alert_is_drawn() -> None:
     """The dashed line is the alert's own limit."""
     roles = {query.role: query.expr for query in panel(RunPanel.TOKENS_PER_SECOND).queries}
-    assert roles["limit"] == queries.tokens_per_second_floor(parse("", "site.yaml").panel_scope)
+    assert roles["limit"] == speed.tokens_per_second_floor(parse("", "site.yaml").panel_scope)
 
 
 def test_firing_alerts_come_from_whoever_evaluates_the_rules() -> None:

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alerts.registry import RULE_GROUPS
-from dashboards import promql, queries, signals
+from dashboards import promql, signals
 from dashboards.promql import Expr
+from dashboards.queries import progress
 from dashboards.scope import Scope, SeriesSettings, name_pattern, panel_scope, rule_scope, spellings
 from emitter import catalog
 from emitter.catalog import Kind, Metric
@@ -352,7 +353,7 @@ def test_a_panel_looks_over_the_window() -> None:
 
 def test_the_site_says_how_many_gpus_where_the_emitter_does_not() -> None:
     """A run without a number of GPUs gets the site's, one that exports it keeps its own."""
-    text = str(queries.world_size(rule_scope(LABEL, 64, recorded=True)))
+    text = str(progress.world_size(rule_scope(LABEL, 64, recorded=True)))
     assert text.endswith("* 0 + 64")
     assert "world_size" in text
-    assert "64" not in str(queries.world_size(rule_scope(LABEL, recorded=True)))
+    assert "64" not in str(progress.world_size(rule_scope(LABEL, recorded=True)))

@@ -8,10 +8,11 @@ from typing import Any
 import grafana_vars
 import pytest
 
-from dashboards import queries, style
+from dashboards import style
 from dashboards.dashboard import Dashboard, Panel, Place, Row, Variable
 from dashboards.ids import RunPanel
 from dashboards.promql import Expr
+from dashboards.queries import learning
 from emitter import catalog
 from provisioning import bundle
 from provisioning.site import parse
@@ -161,7 +162,7 @@ def test_a_further_label_filters_every_panel_and_may_be_missing() -> None:
     assert (drawn["includeAll"], drawn["multi"], drawn["allValue"]) == (True, True, grafana_vars.ALL_VALUE)
     assert drawn["current"] == {"selected": True, "text": ["All"], "value": ["$__all"]}
     scope = parse(settings, "site.yaml").panel_scope
-    asked = grafana_vars.interpolate(str(queries.loss(scope)), "r1", cluster="eu", k8s_namespace=grafana_vars.ALL)
+    asked = grafana_vars.interpolate(str(learning.loss(scope)), "r1", cluster="eu", k8s_namespace=grafana_vars.ALL)
     assert 'nemo_run_id=~`r1`,cluster=~`eu`,"k8s.namespace"=~`.*`' in asked
 
 
