@@ -1,16 +1,19 @@
-"""Where metrics go: `scrape:PORT`, `scrape:HOST:PORT`, `otlp:URL` or `console`. Standard library only."""
+"""Where telemetry goes: `scrape:PORT`, `scrape:HOST:PORT`, `otlp`, `otlp:URL` or `console`. Standard library only."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 LOOPBACK = "127.0.0.1"
 HTTP_PATH = "/v1/metrics"
 GRPC_PORT = 4317
+HTTP_PORT = 4318
+PROTOCOLS = ("grpc", "http/protobuf")
 
-FORMS = ("scrape:PORT", "scrape:HOST:PORT", "otlp:URL", "console")
+FORMS = ("scrape:PORT", "scrape:HOST:PORT", "otlp", "otlp:URL", "console")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,31 @@ class Otlp:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StandardOtlp:
+    """The collector that the standard variables OTEL_EXPORTER_OTLP_* name; the SDK reads all of them itself."""
+
+    def __str__(self) -> str:
+        return "otlp"
+
+
+def otlp_protocol(signal: str, environ: Mapping[str, str]) -> str:
+    """Protocol that the environment asks for `metrics` or `traces`.
+
+    gRPC unless said otherwise, as Megatron-LM's exporter does; an endpoint with the port of HTTP says otherwise.
+
+    Raises: ValueError if it is none that we speak.
+    """
+    for name in (f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        if value := environ.get(name, "").strip():
+            if value not in PROTOCOLS:
+                raise ValueError(f"{name}: must be {' or '.join(PROTOCOLS)} (got {value!r}). Use one of them.")
+            return value
+    common = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+    parts = _split(environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT") or common)
+    return "http/protobuf" if parts is not None and parts.port == HTTP_PORT else "grpc"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Console:
     """Standard output."""
 
@@ -75,7 +103,7 @@ class Console:
         return "console"
 
 
-Destination = Scrape | Otlp | Console
+Destination = Scrape | Otlp | StandardOtlp | Console
 
 
 def destination(text: str, forms: tuple[str, ...] = FORMS) -> Destination:
@@ -86,6 +114,8 @@ def destination(text: str, forms: tuple[str, ...] = FORMS) -> Destination:
     kind, _, rest = text.partition(":")
     if text == "console":
         return Console()
+    if text == "otlp":
+        return StandardOtlp()
     if kind == "otlp" and rest:
         return Otlp(url=rest)
     if kind == "scrape" and rest:

@@ -32,7 +32,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from .catalog import RUN_ID
-from .destinations import Console, Destination, Otlp, Scrape, destination
+from .destinations import Console, Destination, Otlp, Scrape, StandardOtlp, destination, otlp_protocol
 from .errors import EmitterError
 from .instruments import AttributeValue, prepare
 from .repeats import Repeats
@@ -64,14 +64,16 @@ class Export:
         provider: MeterProvider,
         readers: Sequence[MetricReader],
         exporters: Sequence[_Outgoing],
-        addresses: tuple[tuple[str, int], ...],
+        scrapes: Sequence[ScrapeReader],
     ) -> None:
         self.run_id = run_id
         self.meter: Meter = provider.get_meter(SCOPE)
-        self.addresses = addresses
+        self.addresses = tuple(scrape.address for scrape in scrapes)
         """Host and port of each scrape destination, as bound."""
         self._readers = readers
         self._exporters = exporters
+        self._scrapes = scrapes
+        self._process = os.getpid()
         self._closed = False
         prepare(self.meter)
         atexit.register(self.shutdown)
@@ -81,9 +83,15 @@ class Export:
         in_time = _all_within(timeout_s, [reader.force_flush for reader in self._readers])
         return in_time and not any(exporter.failing for exporter in self._exporters)
 
+    def await_scrape(self, timeout_s: float) -> None:
+        """Wait until whoever scrapes has the present values; nobody is waited for who has not called lately."""
+        deadline = time.monotonic() + timeout_s
+        for reader in self._scrapes:
+            reader.await_scrape(max(0.0, deadline - time.monotonic()))
+
     def shutdown(self, timeout_s: float = CLOSING_TIME_S) -> None:
         """Push the last values and close every way out, even if a collector hangs."""
-        if self._closed:
+        if self._closed or os.getpid() != self._process:
             return
         self._closed = True
         atexit.unregister(self.shutdown)
@@ -105,12 +113,14 @@ def start(
     resource: Mapping[str, AttributeValue] | None = None,
     rank: int | None = None,
     interval_s: float | None = None,
+    strict: bool = True,
 ) -> Export:
     """Open the ways out of one run. Call it on the rank that exports.
 
-    `to` names destinations: `scrape:PORT`, `scrape:HOST:PORT`, `otlp:URL`, `console`; `resource` adds
-    resource attributes; `rank` is this process's, else RANK or SLURM_PROCID of the environment;
-    `interval_s` is the time between two pushes, else OTEL_METRIC_EXPORT_INTERVAL or the SDK's 60 s.
+    `to` names destinations: `scrape:PORT`, `scrape:HOST:PORT`, `otlp:URL`, `otlp` (as OTEL_EXPORTER_OTLP_* say),
+    `console`; `resource` adds resource attributes; `rank` is this process's, else RANK or SLURM_PROCID of the
+    environment; `interval_s` is the time between two pushes, else OTEL_METRIC_EXPORT_INTERVAL or the SDK's 60 s;
+    not `strict` means that a way out that cannot be opened is a warning.
 
     Raises: ValueError if an argument cannot be; EmitterError if a way out cannot be opened.
     """
@@ -123,12 +133,17 @@ def start(
     scrapes: list[ScrapeReader] = []
     try:
         for where in wanted:
-            if isinstance(where, Scrape):
-                scrapes.append(_scrape_reader(where, run_id))
-                readers.append(scrapes[-1])
-            else:
-                exporters.append(_Outgoing(_exporter(where), where, run_id))
-                readers.append(PeriodicExportingMetricReader(exporters[-1], interval_s and interval_s * 1000))
+            try:
+                if isinstance(where, Scrape):
+                    scrapes.append(_scrape_reader(where, run_id))
+                    readers.append(scrapes[-1])
+                else:
+                    exporters.append(_Outgoing(_exporter(where), where, run_id))
+                    readers.append(PeriodicExportingMetricReader(exporters[-1], interval_s and interval_s * 1000))
+            except EmitterError as error:
+                if strict:
+                    raise
+                _log.warning("%s Training goes on without.", error)
         provider = MeterProvider(
             metric_readers=readers, resource=_resource(run_id, rank, resource or {}), shutdown_on_exit=False
         )
@@ -140,7 +155,7 @@ def start(
         provider=provider,
         readers=readers,
         exporters=exporters,
-        addresses=tuple(scrape.address for scrape in scrapes),
+        scrapes=scrapes,
     )
     for scrape in scrapes:
         scrape.serve()
@@ -175,17 +190,18 @@ def _scrape_reader(where: Scrape, run_id: str) -> ScrapeReader:
     return ScrapeReader(where, partial(stamped, run_id=run_id, on_resource=True))
 
 
-def _exporter(where: Otlp | Console) -> MetricExporter:
+def _exporter(where: Otlp | StandardOtlp | Console) -> MetricExporter:
     if isinstance(where, Console):
         return ConsoleMetricExporter(sys.stdout)
+    given: dict[str, Any] = {"endpoint": where.endpoint} if isinstance(where, Otlp) else {}
     try:
-        if where.grpc:
+        if where.grpc if isinstance(where, Otlp) else otlp_protocol("metrics", os.environ) == "grpc":
             from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcExporter
 
-            return GrpcExporter(where.endpoint, insecure=not where.encrypted)
+            return GrpcExporter(**given, insecure=not where.encrypted if isinstance(where, Otlp) else None)
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpExporter
 
-        return HttpExporter(where.endpoint)
+        return HttpExporter(**given)
     except ImportError as error:
         raise _missing(where, error) from error
     except Exception as error:

@@ -175,15 +175,24 @@ class _Edge:
 
     def __init__(self) -> None:
         self.histograms: dict[_Histogram, Any] = {}
+        self.hooks: list[Callable[[], object]] = []
 
     def drain(self) -> None:
         for store, instrument in self.histograms.copy().items():
             store.drain(instrument)
 
+    def call_hooks(self) -> None:
+        for hook in self.hooks:
+            try:
+                hook()
+            except Exception as error:
+                _once.warn(f"hook {hook!r}", "emitter: a hook before a collection failed (got %r).", error)
+
     def callback(self, store: _Counter | _Gauge) -> Callable[[CallbackOptions], list[Observation]]:
         """Observes the points of a store, having filled the histograms, which are collected after all callbacks."""
 
         def observe(_options: CallbackOptions) -> list[Observation]:
+            self.call_hooks()
             self.drain()
             return [_otel.Observation(number, dict(key)) for key, number in store.points.copy().items()]
 
@@ -222,6 +231,12 @@ class _Recorder:
             self._nonfinite.take(0, (("signal", signal),))
         self.core = _Core(*(self.store(meter, metric).take for metric in catalog.CORE))
         self.store(meter, catalog.SKIPPED_ITERS).take(0)
+
+    def add_hook(self, hook: Callable[[], object]) -> None:
+        """Call it before each collection, for as long as the meter's instruments live."""
+        edge = self._edge()
+        if edge is not None:
+            edge.hooks.append(hook)
 
     def store(self, meter: Meter, metric: Metric) -> _Store:
         """The store of a metric; creates the instrument at first sight."""
@@ -271,6 +286,15 @@ def prepare(meter: Meter) -> None:
     """Create a meter's instruments before its first recording, so that its counters show 0 from then on."""
     if _otel is not None and meter.__class__ is not _no_op_class:
         _recorder(meter)
+
+
+def before_collection(meter: Meter, hook: Callable[[], object]) -> None:
+    """Call a hook whenever a reader collects from the meter, so that it records what is under way.
+
+    Once or more often a collection, in the reader's thread; it may record but create no instrument.
+    """
+    if _otel is not None and meter.__class__ is not _no_op_class:
+        _recorder(meter).add_hook(hook)
 
 
 def _recorder(meter: Meter) -> _Recorder:

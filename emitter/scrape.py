@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import os
 import socket
+import time
+import weakref
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
-from threading import Lock, Thread
+from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
 
 POLL_S = 0.05
 """How long a shutdown waits for the server to notice."""
+
+FORGOTTEN_S = 300.0
+"""Who has not scraped for this long, Prometheus' own lookback, is not waited for."""
 
 
 class ScrapeReader(PrometheusMetricReader):
@@ -43,6 +50,7 @@ class ScrapeReader(PrometheusMetricReader):
             raise EmitterError(
                 f"{where}: the port must be free to listen on (got {error}). Take another one."
             ) from error
+        os.register_at_fork(after_in_child=_closing(self._server))
         host, port = self._server.server_address[:2]
         self.address = (str(host), int(port))
         self._thread = Thread(target=self._server.serve_forever, args=(POLL_S,), name="megatron-watch", daemon=True)
@@ -50,6 +58,10 @@ class ScrapeReader(PrometheusMetricReader):
     def serve(self) -> None:
         """Answer from now on."""
         self._thread.start()
+
+    def await_scrape(self, timeout_s: float) -> bool:
+        """Wait until somebody has fetched the present values, if anybody scrapes; whether it came to that."""
+        return self._server.await_answer(timeout_s)
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
         if metrics_data is not None:
@@ -66,8 +78,37 @@ class ScrapeReader(PrometheusMetricReader):
         self._server.server_close()
 
 
+def _closing(server: _Server) -> Callable[[], None]:
+    """Closes the server's port in a forked child, which would keep it from being free when the run ends."""
+    alive = weakref.ref(server)
+
+    def close() -> None:
+        if (there := alive()) is not None:
+            there.socket.close()
+
+    return close
+
+
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self._answered = Condition()
+        self._asked_at = -math.inf  # when the last question came that has been answered
+        super().__init__(*arguments)
+
+    def answered(self, asked_at: float) -> None:
+        """Note that a question has been answered in full."""
+        with self._answered:
+            self._asked_at = max(self._asked_at, asked_at)
+            self._answered.notify_all()
+
+    def await_answer(self, timeout_s: float) -> bool:
+        begin = time.monotonic()
+        with self._answered:
+            if self._asked_at < begin - FORGOTTEN_S:
+                return False
+            return self._answered.wait_for(lambda: self._asked_at >= begin, timeout_s)
 
 
 class _IPv6Server(_Server):
@@ -75,6 +116,11 @@ class _IPv6Server(_Server):
 
 
 class _QuietHandler(WSGIRequestHandler):
+    def handle(self) -> None:
+        asked_at = time.monotonic()
+        super().handle()
+        self.server.answered(asked_at)  # type: ignore[attr-defined]  # typed as any server
+
     def log_message(self, format: str, *args: Any) -> None:
         """A scrape every few seconds is no news."""
 
