@@ -1,0 +1,270 @@
+"""The ways out of spans: provider, processors, exporters, samplers; and spans as a metric.
+
+Sampling is about what is exported. The metric `megatron.span.duration` sees every span that is made.
+"""
+
+from __future__ import annotations
+
+import atexit
+import difflib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Decision, Sampler, SamplingResult
+
+from . import catalog, spans
+from .destinations import HTTP_PATH, Console, Destination, Otlp, Scrape, StandardOtlp, destination, otlp_protocol
+from .errors import EmitterError
+from .export import CLOSING_TIME_S, SCOPE, _all_within, _missing, _resource
+from .instruments import AttributeValue, _Once, record
+from .ranks import exports
+from .repeats import Repeats
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+    from opentelemetry.trace import Tracer
+
+    from .ranks import Place
+    from .settings import Settings
+
+TRACES_PATH = "/v1/traces"
+
+SamplerFactory = Callable[["Place", "Settings"], Sampler]
+
+_log = logging.getLogger(__name__)
+
+
+class SpanDurations(SpanProcessor):
+    """Observes `megatron.span.duration` with every span that ends; fits any tracer provider."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._once = _Once()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Observe how long the span took. Never raises."""
+        try:
+            if span.start_time is not None and span.end_time is not None:
+                name, group = spans.measured_as(span.name)
+                seconds = (span.end_time - span.start_time) / 1e9
+                record(self._meter, catalog.SPAN_DURATION, seconds, {"span": name, "group": group})
+        except Exception as error:
+            self._once.warn("end", "emitter: a span cannot be measured (got %r). Training goes on.", error)
+
+
+def _rank_aware(place: Place, settings: Settings) -> Sampler:
+    """All spans of a rank or none, by the rule of the rank strategy `sampled`."""
+    return ALWAYS_ON if exports(place, replace(settings, rank_strategy="sampled")) else ALWAYS_OFF
+
+
+_strategies: dict[str, SamplerFactory] = {"rank_aware": _rank_aware}
+
+
+def register_sampling_strategy(name: str, factory: SamplerFactory) -> None:
+    """Make a name known that a process may ask for as its sampling strategy; the factory makes its sampler.
+
+    Raises: ValueError if the name is empty or taken.
+    """
+    if not name.strip() or name in _strategies:
+        raise ValueError(
+            "emitter.tracing.register_sampling_strategy: a name must be new and not empty "
+            f"(got {name!r}). Taken are {', '.join(_strategies)}."
+        )
+    _strategies[name] = factory
+
+
+def sampler(place: Place, settings: Settings) -> Sampler | None:
+    """The sampler that the settings name; None, where they name none, leaves it to OTEL_TRACES_SAMPLER.
+
+    Raises: ValueError if nobody knows the name.
+    """
+    name = settings.sampling_strategy
+    if not name:
+        return None
+    if name not in _strategies:
+        near = difflib.get_close_matches(name, _strategies, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"emitter.tracing: the sampling strategy must be one of {', '.join(_strategies)} (got {name!r}).{hint}"
+        )
+    return _strategies[name](place, settings)
+
+
+class _Measured(Sampler):
+    """A sampler whose dropped spans are recorded all the same, for the metric, and not exported."""
+
+    def __init__(self, of: Sampler) -> None:
+        self._of = of
+
+    def should_sample(self, *arguments: Any, **options: Any) -> SamplingResult:
+        """As the sampler does, but never not at all."""
+        result = self._of.should_sample(*arguments, **options)
+        if result.decision is not Decision.DROP:
+            return result
+        return SamplingResult(Decision.RECORD_ONLY, result.attributes, result.trace_state)
+
+    def get_description(self) -> str:
+        """The sampler's."""
+        return self._of.get_description()
+
+
+class Tracing:
+    """Spans of one run on their way out, made by `start`. A context manager that ends with a shutdown."""
+
+    def __init__(self, provider: TracerProvider, processors: Sequence[_Batches]) -> None:
+        self.tracer: Tracer = provider.get_tracer(SCOPE)
+        self._processors = processors
+        self._process = os.getpid()
+        self._closed = False
+        atexit.register(self.shutdown)
+
+    def flush(self, timeout_s: float = CLOSING_TIME_S) -> bool:
+        """Push the spans that have ended; whether all arrived in time."""
+        in_time = _all_within(timeout_s, [processor.force_flush for processor in self._processors])
+        return in_time and not any(processor.exporter.failing for processor in self._processors)
+
+    def shutdown(self, timeout_s: float = CLOSING_TIME_S) -> None:
+        """Push the last spans and close every way out, even if a collector hangs."""
+        if self._closed or os.getpid() != self._process:
+            return
+        self._closed = True
+        atexit.unregister(self.shutdown)
+        _all_within(timeout_s, [processor.shutdown for processor in self._processors])
+
+    def __enter__(self) -> Tracing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+
+def start(
+    run_id: str,
+    to: Iterable[str],
+    *,
+    place: Place,
+    settings: Settings,
+    resource: Mapping[str, AttributeValue] | None = None,
+    meter: Meter | None = None,
+) -> Tracing:
+    """Open the ways out of one run's spans. Call it on the rank that exports, with the run id of `export.start`.
+
+    `to` names destinations as there; a scraped one takes no spans. One that cannot be opened is a warning. With a
+    `meter` every span is measured.
+
+    Raises: ValueError if a destination or the sampling strategy cannot be.
+    """
+    wanted = [destination(text) for text in to]
+    chosen = sampler(place, settings)
+    provider = TracerProvider(chosen, _resource(run_id, place.rank, resource or {}), shutdown_on_exit=False)
+    if meter is not None:
+        provider.sampler = _Measured(provider.sampler)  # in time: a tracer takes it over when it is made
+        provider.add_span_processor(SpanDurations(meter))
+    processors = []
+    for where in wanted:
+        if not isinstance(where, Scrape):
+            try:
+                processors.append(_Batches(_Outgoing(_exporter(where), where)))
+            except EmitterError as error:
+                _log.warning("%s Training goes on without.", error)
+            else:
+                provider.add_span_processor(processors[-1])
+    return Tracing(provider, processors)
+
+
+def _exporter(where: Otlp | StandardOtlp | Console) -> SpanExporter:
+    if isinstance(where, Console):
+        return ConsoleSpanExporter(out=sys.stdout)
+    try:
+        if where.grpc if isinstance(where, Otlp) else otlp_protocol("traces", os.environ) == "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+
+            return (
+                GrpcExporter(where.endpoint, insecure=not where.encrypted)
+                if isinstance(where, Otlp)
+                else GrpcExporter()
+            )
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+
+        return HttpExporter(_http_endpoint(where)) if isinstance(where, Otlp) else HttpExporter()
+    except ImportError as error:
+        raise _missing(where, error) from error
+    except Exception as error:
+        raise EmitterError(f"{where}: the exporter must start (got {error!r}). Check the OTEL_* variables.") from error
+
+
+def _http_endpoint(where: Otlp) -> str:
+    """The URL with the path of traces in the place of that of metrics; another path is the user's."""
+    url, question, query = where.endpoint.partition("?")
+    if url.endswith(HTTP_PATH):
+        url = url.removesuffix(HTTP_PATH) + TRACES_PATH
+    return url + question + query
+
+
+class _Outgoing(SpanExporter):
+    """An exporter that does not repeat its complaints."""
+
+    def __init__(self, exporter: SpanExporter, where: Destination) -> None:
+        self._exporter = exporter
+        self._where = where
+        self._process = os.getpid()
+        bases = {base.__module__ for base in type(exporter).__mro__ if base.__module__ != "builtins"}
+        queues = {base.__module__ for base in _Batches.__mro__} | {"opentelemetry.sdk._shared_internal"}
+        self.repeats = Repeats(sorted((bases | queues) - {"builtins"}))
+        self.failing = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send the spans. Never raises."""
+        result = SpanExportResult.FAILURE
+        if os.getpid() != self._process:  # a forked data loader reports nothing in the run's name
+            return result
+        with self.repeats.left_out():
+            try:
+                result = self._exporter.export(spans)
+            except Exception as error:
+                _log.warning("%s: must take the spans (got %r). Training goes on without.", self._where, error)
+        self.failing = result is not SpanExportResult.SUCCESS
+        if not self.failing:
+            self.repeats.forget()
+        return result
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """As the exporter does."""
+        return self._exporter.force_flush(timeout_millis)
+
+    def shutdown(self) -> None:
+        """As the exporter does."""
+        self._exporter.shutdown()
+        self.repeats.close()
+
+
+class _Batches(BatchSpanProcessor):
+    """A bounded queue in front of an exporter, which says once that it is full."""
+
+    def __init__(self, exporter: _Outgoing) -> None:
+        super().__init__(exporter)
+        self.exporter = exporter
+        self._process = os.getpid()
+        self._closed = False
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Queue the span."""
+        if self._closed or os.getpid() != self._process:
+            return
+        with self.exporter.repeats.left_out():
+            super().on_end(span)
+
+    def force_flush(self, timeout_millis: float | None = None) -> bool:
+        """Export what is queued."""
+        return super().force_flush(None if timeout_millis is None else int(timeout_millis))
+
+    def shutdown(self, timeout_millis: float = 30_000) -> None:
+        """Export what is queued and close; who calls looks after the time."""
+        self._closed = True
+        super().shutdown()  # type: ignore[no-untyped-call]  # the SDK's
