@@ -1,4 +1,4 @@
-"""The timers of an iteration that dashboards know: values of the attribute `phase` of `megatron.timer.duration`.
+"""The timers of an iteration that dashboards know: values of the attribute `phase` of catalog.TIMER_DURATION.
 
 Megatron-LM renames its timers now and then. A phase keeps the name it has here, whichever release runs.
 Standard library only.

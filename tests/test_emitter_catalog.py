@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from emitter import catalog
 from emitter.catalog import Kind, Metric
+from emitter.instruments import record
 
 MEGATRON = {
     "megatron.training.step_duration_ms": ("histogram", "ms"),
@@ -179,6 +182,21 @@ def test_get_offers_the_nearest_name() -> None:
         catalog.get("megatron.training.los")
     with pytest.raises(ValueError, match=r"no metric 'x'\.$"):
         catalog.get("x")
+
+
+def test_a_metric_of_ones_own_is_an_entry_and_a_call() -> None:
+    """A user's entry is recorded like ours: declared as it says, with its attributes, listed nowhere."""
+    expert_load = entry(name="megatron.moe.expert_load", otel_unit="1", unit="share", attributes=("expert",))
+    reader = InMemoryMetricReader()
+    meter = MeterProvider(metric_readers=[reader], shutdown_on_exit=False).get_meter("test")
+    record(meter, expert_load, 0.25, {"expert": 3})
+    data = reader.get_metrics_data()
+    assert data is not None
+    exported = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    own = exported["megatron.moe.expert_load"]
+    assert (own.unit, own.description) == ("1", "A test.")
+    assert [(point.value, point.attributes) for point in own.data.data_points] == [(0.25, {"expert": 3})]  # type: ignore[union-attr]
+    reader.shutdown()
 
 
 def test_names_are_written_once() -> None:
