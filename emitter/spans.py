@@ -178,6 +178,8 @@ def trace_fn(group: str, name: str, tracer: Tracer | None = None) -> Callable[[_
 
             @wraps(function)
             def traced(*args: Any, **options: Any) -> Any:
+                if group not in _groups:  # also true of managed_span, but this is half the price
+                    return function(*args, **options)
                 with managed_span(group, name, tracer):
                     return function(*args, **options)
 
