@@ -50,6 +50,7 @@ TIMERS = (
     _timer(
         "layernorm-grads-all-reduce",
         DATA_PARALLEL,
+        # Megatron-LM's list of timers to log still has the old name alone: gather the new one as well.
         "Reduction of gradients that every tensor-parallel rank has: layer norms, and since 2025 other modules too.",
         "non-tensor-parallel-grads-all-reduce",
     ),

@@ -66,8 +66,7 @@ def record_torchtitan_metrics(
     if meter is None or meter.__class__ is _no_op_class:
         return
     try:
-        if step is not None:
-            record(meter, catalog.ITERATION, step)
+        record(meter, catalog.ITERATION, step)
         for metric, value in _values(meter, metrics, world_size):
             record(meter, metric, value)
     except Exception as error:

@@ -150,7 +150,7 @@ def test_nonsense_is_refused_at_birth(changes: dict[str, object], message: str) 
             "megatron.iteration",
             "currentIteration",
         ),
-        *("step", "steps", "global_step", "globalStep", "step-number", "STEP", "step2", "timestep"),
+        *("step", "steps", "global_step", "globalStep", "step-number", "STEP", "step2", "timestep", "stepCount"),
         *("microbatch", "micro_batch_id", "micro-batch", "microBatch", "dl.microbatch_id", "microbatches"),
     ],
 )

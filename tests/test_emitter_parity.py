@@ -202,14 +202,14 @@ def nonfinite(run: Run) -> dict[Any, Any]:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("signal", ["loss", "grad_norm"])
 def test_difference_nan_and_inf_are_counted(signal: str, value: float) -> None:
-    """Of loss and gradient norm what is not finite is counted; Megatron-LM's call leaves it to the SDK to drop."""
+    """What is not finite of loss and gradient norm is counted; elsewhere the SDK drops it or, of old, exports it."""
     run = Run().call({signal: value}, {signal: value})
     assert nonfinite(run) == {"loss": 0, "grad_norm": 0, signal: 2}
 
 
 @pytest.mark.parametrize("name", ["loss", "throughput_tflops", "grad_norm", "learning_rate", "tokens_per_sec"])
 def test_difference_a_nan_withdraws_the_point(name: str) -> None:
-    """No gauge shows the last finite value while the present one is NaN; Megatron-LM's would."""
+    """No gauge shows the last finite value while the present one is NaN; a synchronous one does, or shows the NaN."""
     run = Run().call({name: 2.5}, {name: math.nan})
     assert run.exported() == {}
     assert run.call({name: 2.25}).exported() == {f"megatron.training.{name}": gauge(2.25)}

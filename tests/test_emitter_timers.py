@@ -178,7 +178,9 @@ def test_nonsense_does_not_raise(hostile: Any, meter: Meter, caplog: pytest.LogC
 
 
 @pytest.mark.parametrize("off", [None, NoOpMeter("off")])
-def test_off_means_off(off: Meter | None) -> None:
+def test_off_means_off(off: Meter | None, caplog: pytest.LogCaptureFixture) -> None:
     """Without a meter nothing is looked at, so that no rank waits for a device."""
     record_phase_times(off, {"new": (Unreadable(), Unreadable())})
+    record_phase_times(off, {"new": (1.0, 2.0)})
     assert timers._foreign == set()
+    assert not caplog.records
