@@ -107,9 +107,17 @@ def phases(scope: Scope) -> Expr:
     return by_run("max", scope.select(catalog.RUN_PHASE), scope)
 
 
+LAST_WORDS = "3m"
+"""A process that says `ended` and is gone may have been scraped once since: rules look once a minute at least."""
+
+
 def ended(scope: Scope) -> Expr:
-    """1 for each run that says it has ended, unless a later process of it is at work."""
-    return in_phase(scope, "ended").unless(in_phase(scope, *catalog.PHASES[:-1]), on=(scope.run,))
+    """1 for each run that said lately that it has ended, unless a later process of it is at work.
+
+    Past the staleness marker of a process that is gone, which hides the series from a plain look.
+    """
+    said = in_phase(scope.before("", memory=LAST_WORDS), "ended")
+    return said.unless(in_phase(scope, *catalog.PHASES[:-1]), on=(scope.run,))
 
 
 def _logs(scope: Scope) -> Expr:

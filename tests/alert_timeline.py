@@ -98,8 +98,25 @@ def in_promtool(binary: Path, bundle: Bundle, processes: Sequence[Process], unti
 
     Raises: ProvisioningError, with what promtool said, if a rule cannot be evaluated.
     """
+    return _in_promtool(binary, rule_files(bundle), processes, until)
+
+
+def in_place_in_promtool(binary: Path, bundle: Bundle, processes: Sequence[Process], until: int) -> list[Firing]:
+    """What the rendered Grafana rules fire when Prometheus evaluates them, on series that end with a marker.
+
+    Raises: ProvisioningError, with what promtool said, if a rule cannot be evaluated.
+    """
+    rules = [
+        {"alert": name, "expr": query_of(rule), "labels": {k: v.replace("$$", "$") for k, v in rule["labels"].items()}}
+        for name, rule in grafana_rules(bundle).items()
+    ]
+    text = yaml.safe_dump({"groups": [{"name": "grafana", "rules": rules}]})
+    return _in_promtool(binary, {"grafana.yaml": text}, processes, until)
+
+
+def _in_promtool(binary: Path, files: dict[str, str], processes: Sequence[Process], until: int) -> list[Firing]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        parts = pool.map(lambda part: _chunk_in_promtool(binary, bundle, part, until), _chunks(processes))
+        parts = pool.map(lambda part: _chunk_in_promtool(binary, files, part, until), _chunks(processes))
     return [firing for part in parts for firing in part]
 
 
@@ -110,10 +127,9 @@ def _chunks(processes: Sequence[Process]) -> Iterator[list[Process]]:
         yield [process for process in processes if process.run in names]
 
 
-def _chunk_in_promtool(binary: Path, bundle: Bundle, processes: Sequence[Process], until: int) -> list[Firing]:
+def _chunk_in_promtool(binary: Path, files: dict[str, str], processes: Sequence[Process], until: int) -> list[Firing]:
     # The question has an answer that cannot be, so that promtool prints the true one.
     question = {"expr": _question(until), "eval_time": f"{until}s", "exp_samples": [{"labels": "x", "value": 1}]}
-    files = rule_files(bundle)
     test = {
         "rule_files": list(files),
         "evaluation_interval": f"{STEP_S}s",

@@ -232,14 +232,18 @@ def _within(time: float, span: Span) -> bool:
 
 
 def _merged(processes: Iterable[Process], until: float) -> dict[Key, list[Sample]]:
-    """The series of all processes; where two have one series, a number counts more than its absence."""
+    """The series of all processes; where two have one series, a number counts more than its end or its absence."""
     merged: dict[Key, list[Sample]] = {}
     for process in processes:
         for key, values in _series(process, until).items():
             if key in merged:
-                values = [old if new in (None, STALE) else new for old, new in zip(merged[key], values, strict=True)]
+                values = [_stronger(old, new) for old, new in zip(merged[key], values, strict=True)]
             merged[key] = values
     return merged
+
+
+def _stronger(old: Sample, new: Sample) -> Sample:
+    return old if new is None or (new == STALE and old is not None) else new
 
 
 def promtool_series(processes: Iterable[Process], until: float) -> list[dict[str, str]]:

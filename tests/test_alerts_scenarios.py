@@ -145,6 +145,17 @@ def ends(run: Run, *, lingers: bool = False, **how: object) -> list[Process]:
     return [run(ends_at=run.event, stop=NEVER if lingers else run.event + 120, **how)]
 
 
+def ends_at_once(run: Run) -> list[Process]:
+    """It says that it has ended, and one scrape later it is gone."""
+    return [run(ends_at=run.event, stop=run.event)]
+
+
+def ends_and_goes_on(run: Run) -> list[Process]:
+    """It says so, and soon its next attempt is at work elsewhere."""
+    again = run(start=run.event + 100, first_iteration=100, instance="elsewhere:9464")
+    return [*ends_at_once(run), again]
+
+
 def killed(run: Run, **how: object) -> list[Process]:
     """It is gone from one scrape to the next."""
     return [run(stop=run.event, **how)]
@@ -276,6 +287,8 @@ SCENARIOS = (
     Scenario("hang in an evaluation", hang_in_evaluation, HUNG_IN_EVALUATION, **FOR_LONG),
     Scenario("end", ends),
     Scenario("end, exported for hours", partial(ends, lingers=True)),
+    Scenario("end, scraped once", ends_at_once),
+    Scenario("end of an attempt, then the next", ends_and_goes_on),
     Scenario("end, core", partial(killed, **CORE), GONE_CORE),
     Scenario("killed", killed, GONE),
     Scenario("restart", restart),
