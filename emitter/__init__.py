@@ -1,36 +1,96 @@
 """Writes the metrics of a training run. Import this in a training process; it needs the OpenTelemetry API alone.
 
-In a training loop, instead of Megatron-LM's function of the same name:
+A loop of one's own:
 
-    from megatron_watch import record_training_metrics, start
+    from megatron_watch import TrainingRun
 
-    export = start("my-run", to=["scrape:9464"])  # on the exporting rank; needs megatron-watch[otlp]
-    record_training_metrics(export.meter, step_duration_ms=1500.0, loss=2.5)
+    with TrainingRun("my-run", to="scrape:9464") as run:  # needs megatron-watch[otlp]
+        run.step(loss=2.5, tokens=4_194_304)
+
+In Megatron-LM, instead of its function of the same name; MEGATRON_OTEL_* say what is exported, and by which ranks:
+
+    from megatron_watch import record_training_metrics, set_up
+
+    telemetry = set_up(args)
+    record_training_metrics(telemetry.meter, step_duration_ms=1500.0, loss=2.5)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import catalog
 from .errors import EmitterError
 from .instruments import record, record_training_metrics
 
-__all__ = ["EmitterError", "catalog", "record", "record_training_metrics", "start"]
-
 if TYPE_CHECKING:
     from .export import start
-else:
+    from .loop import TrainingRun
+    from .ranks import register_rank_strategy
+    from .settings import add_cli_arguments
+    from .setup import Telemetry, set_up
+    from .spans import managed_span, span_cm, trace_fn
+    from .timers import record_phase_times
+    from .torchtitan import record_torchtitan_metrics
+    from .tracing import register_sampling_strategy
 
-    def start(*args: Any, **options: Any) -> Any:
-        """Open the ways out of one run: `export.start`, loaded here since a training image may lack the SDK.
+__all__ = [
+    "EmitterError",
+    "Telemetry",
+    "TrainingRun",
+    "add_cli_arguments",
+    "catalog",
+    "managed_span",
+    "record",
+    "record_phase_times",
+    "record_torchtitan_metrics",
+    "record_training_metrics",
+    "register_rank_strategy",
+    "register_sampling_strategy",
+    "set_up",
+    "span_cm",
+    "start",
+    "trace_fn",
+]
 
-        Raises: EmitterError if it does.
-        """
-        try:
-            from . import export
-        except ImportError as error:
-            raise EmitterError(
-                f"emitter.start: needs the OpenTelemetry SDK (got {error}). Install megatron-watch[otlp]."
-            ) from error
-        return export.start(*args, **options)
+_HOMES = {
+    "Telemetry": "setup",
+    "TrainingRun": "loop",
+    "add_cli_arguments": "settings",
+    "managed_span": "spans",
+    "record_phase_times": "timers",
+    "record_torchtitan_metrics": "torchtitan",
+    "register_rank_strategy": "ranks",
+    "register_sampling_strategy": "tracing",
+    "set_up": "setup",
+    "span_cm": "spans",
+    "start": "export",
+    "trace_fn": "spans",
+}
+"""Module of each name that is loaded when it is asked for: an import costs a training process next to nothing."""
+
+_NEED_THE_SDK = ("export", "tracing")
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for; what needs the SDK says so when it is called, not when it is imported."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f".{home}", __name__), name)
+    except ImportError as error:
+        if home not in _NEED_THE_SDK:
+            raise
+        return _missing(name, error)
+
+
+def _missing(name: str, error: ImportError) -> Callable[..., NoReturn]:
+    def needs_the_sdk(*_arguments: Any, **_options: Any) -> NoReturn:
+        raise EmitterError(
+            f"emitter.{name}: needs the OpenTelemetry SDK (got {error}). Install megatron-watch[otlp]."
+        ) from error
+
+    return needs_the_sdk

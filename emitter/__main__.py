@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
-from . import catalog, replay, start
+from . import catalog, replay
 from .destinations import FORMS, LOOPBACK, destination
 from .errors import EmitterError
 from .readers.megatron import MegatronLog
@@ -125,6 +125,8 @@ def _replay(options: argparse.Namespace) -> None:
         if not ways_out:
             _run(log, records, sinks, speed=math.inf)
             return
+        from . import start  # this loads the SDK, or says what to install
+
         run_id = options.run_id or ("stdin" if options.log == "-" else Path(options.log).stem)
         export = closing.enter_context(start(run_id, ways_out, interval_s=PUSH_S))
         sinks.append(replay.metrics(export.meter, time.time()))

@@ -93,22 +93,28 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, *arguments: Any) -> None:
-        self._answered = Condition()
-        self._asked_at = -math.inf  # when the last question came that has been answered
+        self._answers = Condition()
+        self._asked_at = self._answered_at = -math.inf  # when the last question came; the last that is answered
         super().__init__(*arguments)
+
+    def asked(self) -> float:
+        """Note that a question has come; the time, for `answered`."""
+        self._asked_at = time.monotonic()
+        return self._asked_at
 
     def answered(self, asked_at: float) -> None:
         """Note that a question has been answered in full."""
-        with self._answered:
-            self._asked_at = max(self._asked_at, asked_at)
-            self._answered.notify_all()
+        with self._answers:
+            self._answered_at = max(self._answered_at, asked_at)
+            self._answers.notify_all()
 
     def await_answer(self, timeout_s: float) -> bool:
+        """Wait until a question has been answered that came from now on."""
         begin = time.monotonic()
-        with self._answered:
-            if self._asked_at < begin - FORGOTTEN_S:
-                return False
-            return self._answered.wait_for(lambda: self._asked_at >= begin, timeout_s)
+        if self._asked_at < begin - FORGOTTEN_S:
+            return False
+        with self._answers:
+            return self._answers.wait_for(lambda: self._answered_at >= begin, timeout_s)
 
 
 class _IPv6Server(_Server):
@@ -116,10 +122,12 @@ class _IPv6Server(_Server):
 
 
 class _QuietHandler(WSGIRequestHandler):
+    server: _Server
+
     def handle(self) -> None:
-        asked_at = time.monotonic()
+        asked_at = self.server.asked()
         super().handle()
-        self.server.answered(asked_at)  # type: ignore[attr-defined]  # typed as any server
+        self.server.answered(asked_at)
 
     def log_message(self, format: str, *args: Any) -> None:
         """A scrape every few seconds is no news."""

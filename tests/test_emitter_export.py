@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collectors import Collector, grpc_collector
+from collectors import FOREVER_S, over_grpc, over_http
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -84,8 +84,8 @@ def check_otlp(request: ExportMetricsServiceRequest) -> None:
 
 def test_otlp_http_carries_the_run_id_on_points() -> None:
     """Over HTTP every point has the run id and the resource has it not, or the label would be sent twice."""
-    with Collector() as collector:
-        with start("run-7", [f"otlp:{collector.url}"], resource={"team": "x"}, interval_s=NEVER_S) as export:
+    with over_http() as collector:
+        with start("run-7", [collector.to], resource={"team": "x"}, interval_s=NEVER_S) as export:
             emitter.record_training_metrics(export.meter, *VALUES)
             assert export.flush()
         assert set(collector.paths) == {"/v1/metrics"}
@@ -94,8 +94,8 @@ def test_otlp_http_carries_the_run_id_on_points() -> None:
 
 def test_otlp_grpc_carries_the_run_id_on_points() -> None:
     """The same over gRPC."""
-    with grpc_collector() as (url, collector):
-        with start("run-7", [f"otlp:{url}"], resource={"team": "x"}, interval_s=NEVER_S) as export:
+    with over_grpc() as collector:
+        with start("run-7", [collector.to], resource={"team": "x"}, interval_s=NEVER_S) as export:
             emitter.record_training_metrics(export.meter, *VALUES)
             assert export.flush()
         check_otlp(collector.requests[-1])
@@ -140,8 +140,8 @@ def test_counters_show_zero_before_training() -> None:
 
 def test_several_ways_out_at_once() -> None:
     """A run can be scraped twice and pushed once; each way sees every value."""
-    with Collector() as collector:
-        to = ["scrape:0", "scrape:127.0.0.1:0", f"otlp:{collector.url}/opentelemetry/v1/metrics"]
+    with over_http() as collector:
+        to = ["scrape:0", "scrape:127.0.0.1:0", f"{collector.to}/opentelemetry/v1/metrics"]
         with start("run-7", to, interval_s=NEVER_S) as export:
             emitter.record_training_metrics(export.meter, *VALUES)
             texts = [scrape(address) for address in export.addresses]
@@ -340,8 +340,8 @@ def test_refusing_collector_is_reported_once(scheme: str, caplog: pytest.LogCapt
 
 def test_hanging_collector_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
     """While a collector hangs, recording stays quick, the scrape works, and a shutdown takes its time and no more."""
-    with Collector(hangs=True) as collector:
-        export = start("run-7", [f"otlp:{collector.url}", "scrape:0"], interval_s=0.05)
+    with over_http(delay_s=FOREVER_S) as collector:
+        export = start("run-7", [collector.to, "scrape:0"], interval_s=0.05)
         deadline = time.monotonic() + 5
         while not collector.requests and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -361,17 +361,12 @@ def test_hanging_collector_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> 
 
 def test_failing_collector_is_news_again_after_it_worked(caplog: pytest.LogCaptureFixture) -> None:
     """Two outages are two reports; a flush tells whether the metrics arrived."""
-    status = {"now": 400}
-    with Collector() as collector:
-        handler = collector._server.RequestHandlerClass
-        answer = handler.send_response
-        handler.send_response = lambda self, code, *rest: answer(self, status["now"])  # type: ignore[method-assign,assignment,misc]
-        with start("run-7", [f"otlp:{collector.url}"], interval_s=NEVER_S) as export:
-            reports = []
-            for code in (400, 400, 200, 400, 400, 200):
-                status["now"] = code
-                assert export.flush() is (code == 200)
-                reports.append(sum("400" in record.getMessage() for record in caplog.records))
+    with over_http() as collector, start("run-7", [collector.to], interval_s=NEVER_S) as export:
+        reports = []
+        for code in (400, 400, 200, 400, 400, 200):
+            collector.status = code
+            assert export.flush() is (code == 200)
+            reports.append(sum("400" in record.getMessage() for record in caplog.records))
     assert reports[0] > 0
     assert reports[1] == reports[2] == reports[0]
     assert reports[3] == reports[4] == reports[5] == 2 * reports[0]
@@ -380,7 +375,7 @@ def test_failing_collector_is_news_again_after_it_worked(caplog: pytest.LogCaptu
 def test_others_may_repeat_themselves(caplog: pytest.LogCaptureFixture) -> None:
     """Only the export's own repetitions are left out of an SDK logger, not those of another exporter."""
     name = "opentelemetry.exporter.otlp.proto.http.metric_exporter"
-    with Collector() as collector, start("run-7", [f"otlp:{collector.url}"], interval_s=NEVER_S) as export:
+    with over_http() as collector, start("run-7", [collector.to], interval_s=NEVER_S) as export:
         assert export.flush()
         for _ in range(2):
             logging.getLogger(name).warning("theirs")
@@ -396,10 +391,10 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_last_values_leave_at_interpreter_exit() -> None:
     """A script that forgets the shutdown still exports its last values, and ends in bounded time."""
-    with Collector() as collector:
+    with over_http() as collector:
         done = python(
             "import emitter\n"
-            f"export = emitter.start('run-7', ['otlp:{collector.url}', 'scrape:0'], interval_s={NEVER_S})\n"
+            f"export = emitter.start('run-7', ['{collector.to}', 'scrape:0'], interval_s={NEVER_S})\n"
             "emitter.record_training_metrics(export.meter, loss=2.5)\n"
         )
         assert (done.returncode, done.stderr) == (0, "")
@@ -409,11 +404,11 @@ def test_last_values_leave_at_interpreter_exit() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_forked_child_exports_nothing() -> None:
     """A data loader that was forked off does not report in the run's name."""
-    with Collector() as collector:
+    with over_http() as collector:
         done = python(
             "import emitter, os, time, warnings\n"
             "warnings.simplefilter('ignore')\n"
-            f"export = emitter.start('run-7', ['otlp:{collector.url}'], interval_s=0.05)\n"
+            f"export = emitter.start('run-7', ['{collector.to}'], interval_s=0.05)\n"
             "emitter.record_training_metrics(export.meter, loss=2.5)\n"
             "child = os.fork()\n"
             "if child == 0:\n"

@@ -10,7 +10,7 @@ import urllib.request
 from threading import Thread
 
 import pytest
-from collectors import Collector
+from collectors import over_http
 
 import emitter
 from emitter import catalog
@@ -114,8 +114,8 @@ def test_an_unknown_protocol_is_named() -> None:
 
 def test_the_standard_variables_say_where_otlp_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Endpoint and headers are read by the exporter itself, as everywhere."""
-    with Collector() as there:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", there.url)
+    with over_http() as there:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", there.to.removeprefix("otlp:"))
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
         with start("r", to=["otlp"]) as export:
             emitter.record(export.meter, catalog.LOSS, 2.5)

@@ -1,0 +1,254 @@
+"""A training loop's run, from its start to its end, in whatever way that comes.
+
+with TrainingRun("my-run", to="scrape:9464", target_iteration=1000) as run:
+    for batch in batches:
+        loss = train(batch)
+        run.step(loss=loss, tokens=batch.tokens)
+        if run.iteration % 100 == 0:
+            with run.evaluation() as evaluation:
+                evaluation.loss = validate()
+            with run.checkpoint():
+                save()
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import SupportsFloat
+
+from . import catalog
+from .catalog import Metric
+from .instruments import AttributeValue, record, record_training_metrics
+from .lifecycle import Lifecycle
+from .run_config import Options
+from .setup import set_up
+from .spans import managed_span
+
+LINGER_S = 20.0
+"""Longest wait for the scrape that fetches the end of the run; schedulers kill 30 s after SIGTERM."""
+
+
+@dataclass
+class Evaluation:
+    """What an evaluation found; fill in while it lasts."""
+
+    loss: SupportsFloat | None = None
+
+
+class TrainingRun:
+    """One attempt of a run, as metrics and spans. A context manager; without `with` it ends when the process does.
+
+    Settings come from MEGATRON_OTEL_* and the standard variables, `run_id` and `to` over them; giving `to` switches
+    telemetry on. `config` is the run's options: a mapping or parsed arguments. With `log_every` N only every Nth step
+    is reported, and only its loss read: on a GPU reading waits for the step.
+
+    On ranks that do not export, every method does nothing. Nothing but a wrong setting ever raises.
+
+    Raises: ValueError if a setting or an argument cannot be.
+    """
+
+    def __init__(
+        self,
+        run_id: str | None = None,
+        *,
+        to: str | Iterable[str] | None = None,
+        arguments: argparse.Namespace | None = None,
+        config: Options | None = None,
+        target_iteration: int | None = None,
+        world_size: int | None = None,
+        gpus_per_node: int | None = None,
+        attempt: int | None = None,
+        log_every: int = 1,
+        interval_s: float | None = None,
+        linger_s: float = LINGER_S,
+    ) -> None:
+        if log_every < 1:
+            raise ValueError(f"TrainingRun: log_every counts steps (got {log_every}). Use 1 or more.")
+        self.telemetry = set_up(arguments, run_id=run_id, to=to, options=config, attempt=attempt, interval_s=interval_s)
+        self.meter = self.telemetry.meter
+        self.run_id = self.telemetry.run_id
+        self.iteration = 0
+        self._consumed = {catalog.CONSUMED_TOKENS: 0.0, catalog.CONSUMED_SAMPLES: 0.0}
+        self._log_every = log_every
+        self._linger_s = linger_s
+        self._process = os.getpid()
+        self._ended = self.meter is None
+        self._since_log = _Pending()
+        self._spans = ExitStack()
+        self.lifecycle = Lifecycle(self.meter, _clock(), attempt=self.telemetry.attempt)
+        self._restore_signal: Callable[[], None] = lambda: None
+        if self.meter is None:
+            return
+        self.record(catalog.TARGET_ITERATION, target_iteration)
+        self.record(catalog.WORLD_SIZE, world_size)
+        self.record(catalog.GPUS_PER_NODE, gpus_per_node)
+        atexit.register(self.end)
+        self._take_sigterm()
+
+    def record(
+        self,
+        metric: Metric,
+        value: SupportsFloat | None,
+        attributes: Mapping[str, AttributeValue] | None = None,
+    ) -> None:
+        """Record one value of any catalog entry.
+
+        Raises: ValueError if the entry does not declare one of the attributes.
+        """
+        record(self.meter, metric, value, attributes)
+
+    def step(
+        self,
+        loss: SupportsFloat | None = None,
+        *,
+        tokens: float | None = None,
+        samples: float | None = None,
+        grad_norm: SupportsFloat | None = None,
+        learning_rate: SupportsFloat | None = None,
+        throughput_tflops: SupportsFloat | None = None,
+        memory_allocated_gb: SupportsFloat | None = None,
+        skipped: bool = False,
+        iteration: int | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        """A step is done: its loss, the tokens and samples of all ranks together, and what else is known.
+
+        `iteration` is its number, else one more than the last; `seconds` is its length, else the time since the last.
+        """
+        if self.meter is None:
+            return
+        self.iteration = self.iteration + 1 if iteration is None else iteration
+        pending = self._since_log
+        pending.add(tokens, skipped)
+        self._consumed[catalog.CONSUMED_TOKENS] += tokens or 0
+        self._consumed[catalog.CONSUMED_SAMPLES] += samples or 0
+        first = self.lifecycle.phase == "startup"
+        if pending.steps < self._log_every and not first:
+            return
+        self._since_log = _Pending()
+        length = self.lifecycle.step(pending.steps, seconds)
+        record_training_metrics(
+            self.meter,
+            loss=loss,
+            throughput_tflops=throughput_tflops,
+            grad_norm=grad_norm,
+            skipped_iters=pending.skipped,
+            learning_rate=learning_rate,
+            tokens_per_sec=pending.tokens / (length * pending.steps) if length and pending.tokens else None,
+            memory_allocated_gb=memory_allocated_gb,
+        )
+        self.record(catalog.ITERATION, self.iteration)
+        self.record(catalog.GLOBAL_BATCH_SIZE, samples)
+        for metric, consumed in self._consumed.items():
+            self.record(metric, consumed or None)
+
+    @contextmanager
+    def evaluation(self) -> Iterator[Evaluation]:
+        """Evaluating for as long as the block lasts; set `loss` of what it yields."""
+        found = Evaluation()
+        with managed_span("evaluate", "megatron.evaluate"), self.lifecycle.during("evaluate") as seconds:
+            yield found
+            self.lifecycle.evaluated(seconds(), found.loss)
+
+    @contextmanager
+    def checkpoint(self, iteration: int | None = None) -> Iterator[None]:
+        """Saving a checkpoint for as long as the block lasts; one that raises is counted as failed.
+
+        Leave it out where a library saves in the background and tells afterwards: call `lifecycle.checkpoint_saved`.
+        """
+        number = self.iteration if iteration is None else iteration
+        attributes = {"megatron.iteration": number}
+        with (
+            managed_span("checkpoint", "megatron.save_checkpoint", **attributes),
+            self.lifecycle.during("checkpoint") as seconds,
+        ):
+            try:
+                yield
+            except Exception:
+                self.lifecycle.checkpoint_failed()
+                raise
+            self.lifecycle.checkpoint_saved(number, seconds())
+
+    @contextmanager
+    def load_checkpoint(self) -> Iterator[None]:
+        """Reading a checkpoint for as long as the block lasts; call `resume` with what it says."""
+        with managed_span("load_checkpoint", "megatron.load_checkpoint"), self.lifecycle.during("startup") as seconds:
+            yield
+            self.lifecycle.checkpoint_loaded(seconds())
+
+    def resume(self, iteration: int, *, consumed_tokens: float = 0, consumed_samples: float = 0) -> None:
+        """Go on from a checkpoint's iteration and from what it had consumed."""
+        self.iteration = iteration
+        self._consumed = {catalog.CONSUMED_TOKENS: consumed_tokens, catalog.CONSUMED_SAMPLES: consumed_samples}
+        self.record(catalog.ITERATION, iteration)
+        self.record(catalog.CHECKPOINT_LAST_ITERATION, iteration)
+
+    def end(self) -> None:
+        """The run is over: export its end and the last values, and close every way out."""
+        if self._ended or os.getpid() != self._process:
+            return
+        self._ended = True
+        atexit.unregister(self.end)
+        self._restore_signal()
+        self.lifecycle.end()
+        self._spans.close()
+        self.telemetry.flush()
+        self.telemetry.await_scrape(self._linger_s)
+        self.telemetry.shutdown()
+
+    def __enter__(self) -> TrainingRun:
+        if self.meter is not None:
+            self._spans.enter_context(managed_span("job", "megatron.pretrain"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def _take_sigterm(self) -> None:
+        """End the run on SIGTERM, where nobody else does anything about it; then let it have its usual effect."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return
+
+        def terminated(number: int, _frame: FrameType | None) -> None:
+            self.end()
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+        def restore() -> None:
+            on_main = threading.current_thread() is threading.main_thread()
+            if on_main and signal.getsignal(signal.SIGTERM) is terminated:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+        signal.signal(signal.SIGTERM, terminated)
+        self._restore_signal = restore
+
+
+@dataclass
+class _Pending:
+    """Steps since the last report."""
+
+    steps: int = 0
+    tokens: float = 0
+    skipped: int = 0
+
+    def add(self, tokens: float | None, skipped: bool) -> None:
+        self.steps += 1
+        self.tokens += tokens or 0
+        self.skipped += skipped
+
+
+def _clock() -> Callable[[], float]:
+    """Unix time that never jumps, whatever is done to the machine's clock."""
+    offset = time.time() - time.monotonic()
+    return lambda: offset + time.monotonic()

@@ -1,0 +1,185 @@
+"""How a process may end, and what is left of its run: real processes, scraped as Prometheus scrapes them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from collectors import Received, over_http
+
+ROOT = Path(__file__).resolve().parent.parent
+
+HEAD = """
+import os, signal, sys, time
+from emitter import TrainingRun
+run = TrainingRun("r", to=sys.argv[1:], interval_s=3600)
+run.step(loss=2.0)
+run.step(loss=1.5)
+print(run.telemetry.addresses[0][1] if run.telemetry.addresses else 0, flush=True)
+sys.stdin.readline()
+"""
+
+ENDS = {
+    "a with block": "with run: run.step(loss=1.25)",
+    "an exception": "with run: raise SystemError('out of luck')",
+    "the end of the program": "run.step(loss=1.25)",
+    "sys.exit": "sys.exit(3)",
+    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)",
+    "an interrupt": "signal.raise_signal(signal.SIGINT)",
+}
+"""Ends that a process can say something about."""
+
+SUDDEN = {
+    "os._exit": "os._exit(0)",
+    "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
+}
+"""Ends that it cannot."""
+
+CODES = {"an exception": 1, "sys.exit": 3, "SIGTERM": -signal.SIGTERM, "an interrupt": -signal.SIGINT}
+CODES["SIGKILL"] = -signal.SIGKILL
+
+
+@contextmanager
+def program(end: str, *to: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A training program that waits for a line and then ends so; yields it and its scrape port."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "MEGATRON_OTEL_", "NEMO_LENS_"))}
+    command = [sys.executable, "-c", HEAD + end, *to]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environ, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Let the program end; its exit code and what it said."""
+    _, said = process.communicate("\n", timeout=40)
+    return process.returncode, said
+
+
+class Scraper:
+    """Scrapes a port over and over, as Prometheus does, until nobody answers."""
+
+    def __init__(self, port: int, every_s: float = 0.2) -> None:
+        self.answers: list[str] = []
+        self._url = f"http://127.0.0.1:{port}/metrics"
+        self._every_s = every_s
+        self._done = Event()
+        self._thread = Thread(target=self._scrape)
+
+    def _scrape(self) -> None:
+        while not self._done.wait(self._every_s):
+            try:
+                with urllib.request.urlopen(self._url, timeout=5) as answer:
+                    self.answers.append(answer.read().decode())
+            except (urllib.error.URLError, ConnectionError):
+                continue
+
+    def __enter__(self) -> Scraper:
+        self._thread.start()
+        while not self.answers:
+            time.sleep(0.05)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+def phases(text: str) -> list[str]:
+    """The phases that are 1 in a scrape."""
+    lines = [line for line in text.splitlines() if line.startswith("megatron_run_phase{") and line.endswith(" 1.0")]
+    return [line.partition('phase="')[2].partition('"')[0] for line in lines]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_end_that_can_be_said_is_scraped(end: str) -> None:
+    """The process waits for the scrape that fetches its end, and ends as it would have."""
+    with program(ENDS[end], "scrape:0") as (process, port), Scraper(port) as scraper:
+        assert phases(scraper.answers[-1]) == ["train"]
+        code, said = finish(process)
+    assert phases(scraper.answers[-1]) == ["ended"]
+    assert code == CODES.get(end, 0)
+    assert ("out of luck" in said) == (end == "an exception")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_end_that_can_be_said_is_pushed(end: str) -> None:
+    """Without waiting for the interval, the last values and the end are sent."""
+    with over_http() as collector, program(ENDS[end], collector.to) as (process, _):
+        finish(process)
+    assert last_phases(collector) == ["ended"]
+
+
+@pytest.mark.parametrize("end", SUDDEN)
+def test_a_sudden_end_says_nothing(end: str) -> None:
+    """Nobody can say anything then: that is what TrainingVanished is for."""
+    with program(SUDDEN[end], "scrape:0") as (process, port), Scraper(port) as scraper:
+        code, _ = finish(process)
+    assert phases(scraper.answers[-1]) == ["train"]
+    assert code == CODES.get(end, 0)
+
+
+def test_nobody_waits_where_nobody_scrapes() -> None:
+    """A program whose port nobody asks ends at once."""
+    with program("", "scrape:0") as (process, _):
+        begin = time.monotonic()
+        finish(process)
+    assert time.monotonic() - begin < 10
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    """Who cannot wait for the last scrape asks again."""
+    with program("time.sleep(60)", "scrape:0") as (process, port):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read()
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        begin = time.monotonic()
+        process.terminate()
+        time.sleep(1)
+        process.terminate()
+        assert process.wait(15) == -signal.SIGTERM
+        assert time.monotonic() - begin < 10
+
+
+def test_a_data_loader_that_is_terminated_does_not_end_the_run() -> None:
+    """A forked child has the handler, too, and dies of the signal as it would without."""
+    fork = (
+        "ready, there = os.pipe()\n"
+        "child = os.fork()\n"
+        "if child == 0: os.write(there, b'x'); time.sleep(30); os._exit(9)\n"
+        "os.read(ready, 1)\n"
+        "os.kill(child, signal.SIGTERM)\n"
+        "_, status = os.waitpid(child, 0)\n"
+        "sys.exit(os.waitstatus_to_exitcode(status))\n"
+    )
+    with program(fork, "scrape:0") as (process, port), Scraper(port) as scraper:
+        code, _ = finish(process)
+    assert code == 256 - signal.SIGTERM  # died of it
+    assert phases(scraper.answers[-1]) == ["ended"]
+
+
+def last_phases(collector: Received) -> Sequence[str]:
+    """The phases that are 1 in the last request that has any."""
+    found: list[str] = []
+    for request in collector.requests:
+        metrics = [m for r in request.resource_metrics for s in r.scope_metrics for m in s.metrics]
+        points = [p for m in metrics if m.name == "megatron.run.phase" for p in m.gauge.data_points]
+        now = [a.value.string_value for p in points if p.as_double == 1 for a in p.attributes if a.key == "phase"]
+        found = now or found
+    return found

@@ -1,0 +1,247 @@
+"""The loop object: what a step, an evaluation, a checkpoint and an end leave behind, read as a scraper reads it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from emitter import TrainingRun, catalog, managed_span, spans
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No setting of the machine reaches a run, and no run's signal handler or spans the next test."""
+    for name in os.environ:
+        if name.startswith(("OTEL_", "MEGATRON_OTEL_", "NEMO_LENS_", "SLURM_", "TORCHELASTIC_")) or name == "RANK":
+            monkeypatch.delenv(name)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not spans.is_span_group_enabled("job")
+
+
+def scraped(run: TrainingRun) -> dict[str, float]:
+    """Every sample of a run as `name` or `name{a="b",…}`, without the run id and what an exporter adds."""
+    host, port = run.telemetry.addresses[0]
+    text = urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=10).read().decode()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = {k: v for k, v in sample.labels.items() if k not in ("nemo_run_id", "otel_scope_name")}
+            inside = ",".join(f"{k}={v}" for k, v in sorted(labels.items()) if v and not k.startswith("otel_scope"))
+            found[sample.name.removeprefix("megatron_") + (f"{{{inside}}}" if inside else "")] = sample.value
+    return found
+
+
+def test_a_step_reports_everything_it_is_told() -> None:
+    """Values, counters and the speed of a step; the number of the step is a value too."""
+    with TrainingRun("r", to="scrape:0", target_iteration=900, world_size=64, linger_s=0) as run:
+        run.step(loss=3.0, tokens=1000, seconds=2.0)
+        run.step(loss=2.5, tokens=1000, samples=8, grad_norm=0.5, learning_rate=1e-4, skipped=True, seconds=2.0)
+        there = scraped(run)
+    assert there["training_loss"] == 2.5
+    assert there["training_tokens_per_sec"] == 500
+    assert there["training_consumed_tokens"] == 2000
+    assert there["training_global_batch_size"] == there["training_consumed_samples"] == 8
+    assert (there["training_grad_norm"], there["training_learning_rate"]) == (0.5, 1e-4)
+    assert there["training_skipped_iters_total"] == 1
+    assert (there["training_iteration"], there["training_target_iteration"]) == (2, 900)
+    assert there["run_world_size"] == 64
+    assert there["training_step_duration_ms_milliseconds_count"] == 2
+    assert there["training_step_duration_ms_milliseconds_sum"] == 4000
+    assert there["run_phase{phase=train}"] == 1
+
+
+def test_with_an_interval_only_each_nth_loss_is_read() -> None:
+    """On a GPU reading a loss waits for the step: between two reports nothing is read, and everything is counted."""
+    read = []
+
+    class Loss:
+        def __init__(self, step: int) -> None:
+            self.step = step
+
+        def __float__(self) -> float:
+            read.append(self.step)
+            return 1.0
+
+    with TrainingRun("r", to="scrape:0", log_every=4, linger_s=0) as run:
+        for step in range(1, 10):
+            run.step(loss=Loss(step), tokens=100, skipped=step in (3, 4), seconds=1.0)
+        there = scraped(run)
+    assert read == [1, 5, 9]  # the first step is reported at once
+    assert there["training_skipped_iters_total"] == 2
+    assert there["training_tokens_per_sec"] == 100
+    assert there["training_consumed_tokens"] == 900
+    assert there["training_iteration"] == 9
+
+
+def test_an_evaluation_and_a_checkpoint_are_phases_with_results() -> None:
+    """Each is a phase while it lasts, and a duration afterwards."""
+    with TrainingRun("r", to="scrape:0", linger_s=0) as run:
+        run.step(loss=3.0)
+        with run.evaluation() as evaluation:
+            assert scraped(run)["run_phase{phase=evaluate}"] == 1
+            evaluation.loss = 2.75
+        with run.checkpoint():
+            assert scraped(run)["run_phase{phase=checkpoint}"] == 1
+        there = scraped(run)
+    assert there["training_validation_loss"] == 2.75
+    assert there["evaluation_duration_seconds_count"] == 1
+    assert there["checkpoint_save_duration_seconds_count"] == 1
+    assert there["checkpoint_last_iteration"] == 1
+    assert there["run_phase{phase=train}"] == 1
+    assert there["span_duration_seconds_count{group=evaluate,span=megatron.evaluate}"] == 1
+    assert there["span_duration_seconds_count{group=checkpoint,span=megatron.save_checkpoint}"] == 1
+
+
+def test_a_checkpoint_that_fails_is_counted_and_raises() -> None:
+    """The loop sees its own error; nothing says that work is safe."""
+    with TrainingRun("r", to="scrape:0", linger_s=0) as run:
+        run.step(loss=3.0)
+        with pytest.raises(OSError, match="disk full"), run.checkpoint(7):
+            raise OSError("disk full")
+        there = scraped(run)
+    assert there["checkpoint_failures_total"] == 1
+    assert "checkpoint_last_iteration" not in there
+    assert there["run_phase{phase=train}"] == 1
+
+
+def test_a_resumed_run_goes_on_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iteration and tokens go on from the checkpoint; its loading is measured, its attempt counted."""
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    with TrainingRun("r", to="scrape:0", linger_s=0) as run:
+        with run.load_checkpoint():
+            pass
+        run.resume(500, consumed_tokens=50_000)
+        run.step(loss=3.0, tokens=100)
+        there = scraped(run)
+    assert there["training_iteration"] == 501
+    assert there["training_consumed_tokens"] == 50_100
+    assert there["checkpoint_last_iteration"] == 500
+    assert there["checkpoint_load_duration_seconds_count"] == 1
+    assert there["run_attempt"] == 2
+    assert there["run_info{attempt=2}"] == 1
+    assert there["run_time_seconds_total{bucket=startup}"] == 0
+    assert there["run_time_seconds_total{bucket=restart}"] > 0
+
+
+def test_the_configuration_is_shown_and_no_secret() -> None:
+    """Options that are worth comparing; what looks like a secret stays out."""
+    config = argparse.Namespace(lr=0.5, optimizer="adam", tensor_model_parallel_size=8, bf16=True, hf_token="hf_abc")
+    with TrainingRun("r", to="scrape:0", config=config, linger_s=0) as run:
+        there = scraped(run)
+    assert there["run_config{option=lr,value=0.5}"] == 1
+    assert there["run_config{option=optimizer,value=adam}"] == 1
+    assert there["run_info{attempt=0,precision=bf16,tp=8}"] == 1
+    assert "hf_" not in str(there)
+
+
+def test_off_unless_somebody_says_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Without the switch and without a way out nothing is exported, and every call works."""
+    with TrainingRun("r") as run, managed_span("job", "x") as span:
+        run.step(loss=1.0, tokens=5)
+        with run.evaluation(), run.checkpoint():
+            run.record(catalog.MFU, 0.5)
+        assert span is None
+    assert run.meter is None
+    assert run.telemetry.addresses == ()
+
+
+def test_the_environment_can_switch_off_what_a_program_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs a program need not edit it to silence it."""
+    monkeypatch.setenv("MEGATRON_OTEL_ENABLED", "0")
+    with TrainingRun("r", to="scrape:0") as run:
+        assert run.meter is None
+
+
+def test_the_environment_alone_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that names nothing is configured from outside."""
+    monkeypatch.setenv("NEMO_LENS_ENABLED", "1")
+    monkeypatch.setenv("NEMO_LENS_RUN_ID", "from-outside")
+    monkeypatch.setenv("MEGATRON_OTEL_EXPORTER", "scrape:0")
+    with TrainingRun(linger_s=0) as run:
+        assert run.run_id == "from-outside"
+        assert len(run.telemetry.addresses) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("RANK_STRATEGY", "single"), ("SPAN_GROUPS", "steps"), ("EXPORTER", "otpl"), ("SAMPLING_STRATEGY", "rank_awar")],
+)
+def test_a_wrong_setting_is_an_error_at_set_up(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """Loud at the start, with what was given; and nothing is left open."""
+    monkeypatch.setenv(f"MEGATRON_OTEL_{name}", value)
+    with pytest.raises(ValueError, match=value):
+        TrainingRun("r", to=None if name == "EXPORTER" else "scrape:0", arguments=argparse.Namespace(otel_enabled=True))
+
+
+def test_a_wrong_number_of_steps_is_refused() -> None:
+    """An interval counts steps."""
+    with pytest.raises(ValueError, match="log_every counts steps"):
+        TrainingRun("r", log_every=0)
+
+
+def test_a_taken_port_does_not_stop_training(caplog: pytest.LogCaptureFixture) -> None:
+    """A warning, and the loop goes on; what other ways out there are stay open."""
+    with TrainingRun("first", to="scrape:0", linger_s=0) as first:
+        port = first.telemetry.addresses[0][1]
+        with TrainingRun("second", to=f"scrape:{port}", linger_s=0) as second:
+            second.step(loss=1.0)
+            assert second.telemetry.addresses == ()
+    assert "the port must be free" in caplog.text
+
+
+def test_ranks_of_a_node_take_a_port_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where several ranks of a node export, the port is the first one's plus the local rank."""
+    with TrainingRun("free", to="scrape:0", linger_s=0) as probe:
+        port = probe.telemetry.addresses[0][1]
+    for name, value in {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MEGATRON_OTEL_RANK_STRATEGY", "all_ranks")
+    with TrainingRun("r", to=f"scrape:{port - 1}", linger_s=0) as run:
+        assert run.telemetry.addresses[0][1] == port
+        assert scraped(run)["run_world_size"] == 16
+        assert scraped(run)["run_gpus_per_node"] == 8
+
+
+def test_a_signal_handler_of_the_program_stays() -> None:
+    """Who looks after SIGTERM itself, to save a checkpoint, goes on doing so."""
+
+    def own(_number: int, _frame: object) -> None:
+        """Save a checkpoint."""
+
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        with TrainingRun("r", to="scrape:0", linger_s=0):
+            assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_without_the_sdk_training_goes_on() -> None:
+    """An image without the SDK gets one warning that says what to install."""
+    code = (
+        "import sys, logging\n"
+        "sys.modules['opentelemetry.sdk'] = None\n"
+        "logging.basicConfig()\n"
+        "from emitter import TrainingRun\n"
+        "with TrainingRun('r', to='scrape:0') as run:\n"
+        "    run.step(loss=1.0)\n"
+        "print(run.meter)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "None\n"
+    assert done.stderr.count("Install megatron-watch[otlp]. Training goes on without.") == 1
