@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 import time
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,6 +33,7 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from .catalog import RUN_ID
 from .destinations import Console, Destination, Otlp, Scrape, StandardOtlp, destination, otlp_protocol
 from .errors import EmitterError
+from .identity import cleaned
 from .instruments import AttributeValue, prepare
 from .repeats import Repeats
 
@@ -124,7 +124,7 @@ def start(
 
     Raises: ValueError if an argument cannot be; EmitterError if a way out cannot be opened.
     """
-    run_id = _clean(run_id)
+    run_id = cleaned(run_id)
     wanted = [destination(text) for text in ((to,) if isinstance(to, str) else to)]
     if not wanted:
         raise ValueError("emitter.start: metrics go somewhere (got no destination). Name one in `to`.")
@@ -160,19 +160,6 @@ def start(
     for scrape in scrapes:
         scrape.serve()
     return export
-
-
-def _clean(run_id: str) -> str:
-    """The run id as a label value that no query can be broken by: backticks quote it in a panel."""
-    if not run_id.strip():
-        raise ValueError(f"emitter.start: a run has an id (got {run_id!r}). Name the run.")
-    unfit = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of surrogate pairs, line and paragraph separators
-    cleaned = "".join("_" if char == "`" or unicodedata.category(char) in unfit else char for char in run_id)
-    if cleaned != run_id:
-        _log.warning(
-            "emitter.start: a run id has no control characters or backticks (got %r). It is %r.", run_id, cleaned
-        )
-    return cleaned
 
 
 def _resource(run_id: str, rank: int | None, given: Mapping[str, AttributeValue]) -> Resource:

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import socket
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,20 @@ def run_id(settings: Settings, place: Place, environ: Mapping[str, str]) -> str:
             advice,
         )
     return _hashed(f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}")
+
+
+def cleaned(run_id: str) -> str:
+    """The run id as a label value that no query can be broken by: backticks quote it in a panel.
+
+    Raises: ValueError if nothing is there.
+    """
+    if not run_id.strip():
+        raise ValueError(f"emitter: a run has an id (got {run_id!r}). Name the run.")
+    unfit = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of surrogate pairs, line and paragraph separators
+    clean = "".join("_" if char == "`" or unicodedata.category(char) in unfit else char for char in run_id)
+    if clean != run_id:
+        _log.warning("emitter: a run id has no control characters or backticks (got %r). It is %r.", run_id, clean)
+    return clean
 
 
 def _elastic_id(environ: Mapping[str, str]) -> str:
@@ -122,7 +137,7 @@ _OPTIONS = (
     ("megatron.ckpt_format", ("ckpt_format", "dist_ckpt_format")),
 )
 
-# Attribute of run.info and its options.
+# Attribute of catalog.RUN_INFO and its options.
 _INFO = (
     ("tp", ("tensor_model_parallel_size",)),
     ("pp", ("pipeline_model_parallel_size",)),
@@ -181,7 +196,7 @@ def resource(
 
 
 def run_info(options: Options | None, attempt: int) -> dict[str, str]:
-    """Attributes of `megatron.run.info`; what is not known is left out."""
+    """Attributes of `catalog.RUN_INFO`; what is not known is left out."""
     given = as_mapping(options)
     info = {name: str(value) for name, value in _taken(_INFO, lambda name: _attribute(given.get(name))).items()}
     if precision := _precision(given):

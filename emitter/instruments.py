@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary, ref
 
 from . import catalog
 from .catalog import Kind, Metric
+from .repeats import Once
 
 try:
     from opentelemetry import metrics as _otel
@@ -42,22 +43,10 @@ _log = logging.getLogger(__name__)
 _no_op_class: type = type(None) if _otel is None else _otel.NoOpMeter
 
 
-class _Once:
-    """Warnings, each kind given once."""
-
-    def __init__(self) -> None:
-        self._given: set[str] = set()
-
-    def warn(self, kind: str, message: str, *details: object) -> None:
-        if kind not in self._given:
-            self._given.add(kind)
-            _log.warning(message, *details)
-
-
 class _Store:
     """Values of one metric, as the training loop left them."""
 
-    def __init__(self, metric: Metric, once: _Once) -> None:
+    def __init__(self, metric: Metric, once: Once) -> None:
         self.metric = metric
         self._once = once
 
@@ -92,7 +81,7 @@ class _Store:
 class _Counter(_Store):
     """Sums."""
 
-    def __init__(self, metric: Metric, once: _Once) -> None:
+    def __init__(self, metric: Metric, once: Once) -> None:
         super().__init__(metric, once)
         self.points: dict[_Key, float] = {}
         self._lock = RLock()
@@ -110,7 +99,7 @@ class _Counter(_Store):
 class _Gauge(_Store):
     """Last values. One that is not finite withdraws the point."""
 
-    def __init__(self, metric: Metric, once: _Once, nonfinite: _Counter) -> None:
+    def __init__(self, metric: Metric, once: Once, nonfinite: _Counter) -> None:
         super().__init__(metric, once)
         self.points: dict[_Key, float] = {}
         self._nonfinite = nonfinite if metric.short in catalog.SIGNALS else None
@@ -138,7 +127,7 @@ class _Gauge(_Store):
 class _Histogram(_Store):
     """Values that wait until a reader collects, or until the queue is full."""
 
-    def __init__(self, metric: Metric, once: _Once, edge: _Edge) -> None:
+    def __init__(self, metric: Metric, once: Once, edge: _Edge) -> None:
         super().__init__(metric, once)
         self._edge = ref(edge)
         self._queue: deque[tuple[float, _Key]] = deque()
@@ -219,7 +208,7 @@ class _Recorder:
     """The stores of one meter; it never refers to the meter, under which it is cached weakly."""
 
     def __init__(self, meter: Meter) -> None:
-        self._once = _Once()
+        self._once = Once(__name__)
         self._lock = RLock()
         self._stores: dict[str, _Store] = {}
         edge = _Edge()
@@ -279,12 +268,17 @@ class _Recorder:
 
 _recorders: WeakKeyDictionary[Meter, _Recorder] = WeakKeyDictionary()
 _lock = RLock()
-_once = _Once()
+_once = Once(__name__)
+
+
+def is_off(meter: Meter | None) -> bool:
+    """Whether recording into the meter does nothing: whoever has to compute values need not."""
+    return meter is None or meter.__class__ is _no_op_class or _otel is None
 
 
 def prepare(meter: Meter) -> None:
     """Create a meter's instruments before its first recording, so that its counters show 0 from then on."""
-    if _otel is not None and meter.__class__ is not _no_op_class:
+    if not is_off(meter):
         _recorder(meter)
 
 
@@ -293,7 +287,7 @@ def before_collection(meter: Meter, hook: Callable[[], object]) -> None:
 
     Once or more often a collection, in the reader's thread; it may record but create no instrument.
     """
-    if _otel is not None and meter.__class__ is not _no_op_class:
+    if not is_off(meter):
         _recorder(meter).add_hook(hook)
 
 

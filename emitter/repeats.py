@@ -1,4 +1,4 @@
-"""Keeps a log readable while a collector is down. Standard library only."""
+"""Keeps a log readable while something fails over and over. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+
+class Once:
+    """Warnings of a logger, by its name; each kind is given once."""
+
+    def __init__(self, logger: str) -> None:
+        self._log = logging.getLogger(logger)
+        self._given: set[str] = set()
+
+    def warn(self, kind: str, message: str, *details: object) -> None:
+        """Give the warning if it is the first of its kind."""
+        if kind not in self._given:
+            self._given.add(kind)
+            self._log.warning(message, *details)
 
 
 class Repeats(logging.Filter):

@@ -98,7 +98,7 @@ def set_up(
     telemetry = Telemetry(
         settings=settings,
         place=place,
-        run_id=run_id or identity.run_id(settings, place, environ),
+        run_id=identity.cleaned(identity.run_id(settings, place, environ) if run_id is None else run_id),
         attempt=identity.attempt(environ, attempt),
         exporting=exports(place, settings),
     )
@@ -149,7 +149,6 @@ def _open(
         )
         telemetry._closing.callback(export.shutdown)
         telemetry._export = export
-        telemetry.run_id = export.run_id
         telemetry.meter = export.meter
         _describe(export.meter, telemetry, options)
     if groups:

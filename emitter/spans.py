@@ -17,7 +17,8 @@ from numbers import Integral
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .instruments import AttributeValue, _Once
+from .instruments import AttributeValue
+from .repeats import Once
 from .span_table import GROUPS, lookup
 
 try:
@@ -76,7 +77,7 @@ _groups: frozenset[str] = frozenset()
 _tracer: Tracer | None = None
 _custom: dict[str, str] = {}
 _lock = Lock()
-_once = _Once()
+_once = Once(__name__)
 
 
 def resolve(specification: str) -> frozenset[str]:

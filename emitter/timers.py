@@ -8,7 +8,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, SupportsFloat
 
 from . import catalog
-from .instruments import _no_op_class, _Once, record
+from .instruments import is_off, record
+from .repeats import Once
 from .timer_table import CANONICAL
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ NAME_LIMIT = 64
 
 _UNFIT = re.compile(r"[^a-z0-9_./-]+")
 _foreign: set[str] = set()
-_once = _Once()
+_once = Once(__name__)
 
 
 def record_phase_times(meter: Meter | None, times_s: Mapping[str, tuple[SupportsFloat, SupportsFloat]] | None) -> None:
@@ -39,7 +40,7 @@ def record_phase_times(meter: Meter | None, times_s: Mapping[str, tuple[Supports
     without. Others keep their own name, cleaned and cut, as far as FOREIGN_LIMIT goes. A pair that is not 0 ≤ minimum
     ≤ maximum is left out. Never raises; each kind of failure is logged once.
     """
-    if meter is None or meter.__class__ is _no_op_class or not times_s:
+    if meter is None or is_off(meter) or not times_s:
         return
     try:
         for timer, pair in times_s.items():

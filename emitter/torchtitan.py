@@ -19,7 +19,8 @@ from weakref import WeakKeyDictionary
 
 from . import catalog
 from .catalog import Kind, Metric
-from .instruments import _no_op_class, _Once, record
+from .instruments import is_off, record
+from .repeats import Once
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -51,7 +52,7 @@ TOKENS_PER_DEVICE = ("throughput(tps)", "wps")
 
 _totals: WeakKeyDictionary[Meter, dict[str, float]] = WeakKeyDictionary()
 """Last reading of the process's own counters, by key."""
-_once = _Once()
+_once = Once(__name__)
 
 
 def record_torchtitan_metrics(
@@ -63,7 +64,7 @@ def record_torchtitan_metrics(
     is left out, and so are keys that torchtitan does not know: a metric of your own is an entry and a `record`.
     Never raises; each kind of failure is logged once.
     """
-    if meter is None or meter.__class__ is _no_op_class:
+    if meter is None or is_off(meter):
         return
     try:
         record(meter, catalog.ITERATION, step)

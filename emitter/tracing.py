@@ -1,6 +1,6 @@
 """The ways out of spans: provider, processors, exporters, samplers; and spans as a metric.
 
-Sampling is about what is exported. The metric `megatron.span.duration` sees every span that is made.
+Sampling is about what is exported: every span that is made is measured.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from . import catalog, spans
 from .destinations import HTTP_PATH, Console, Destination, Otlp, Scrape, StandardOtlp, destination, otlp_protocol
 from .errors import EmitterError
 from .export import CLOSING_TIME_S, SCOPE, _all_within, _missing, _resource
-from .instruments import AttributeValue, _Once, record
+from .instruments import AttributeValue, record
 from .ranks import exports
-from .repeats import Repeats
+from .repeats import Once, Repeats
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -41,11 +41,11 @@ _log = logging.getLogger(__name__)
 
 
 class SpanDurations(SpanProcessor):
-    """Observes `megatron.span.duration` with every span that ends; fits any tracer provider."""
+    """Measures every span that ends, as `catalog.SPAN_DURATION`; fits any tracer provider."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._once = _Once()
+        self._once = Once(__name__)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Observe how long the span took. Never raises."""
@@ -213,7 +213,6 @@ class _Outgoing(SpanExporter):
     def __init__(self, exporter: SpanExporter, where: Destination) -> None:
         self._exporter = exporter
         self._where = where
-        self._process = os.getpid()
         bases = {base.__module__ for base in type(exporter).__mro__ if base.__module__ != "builtins"}
         queues = {base.__module__ for base in _Batches.__mro__} | {"opentelemetry.sdk._shared_internal"}
         self.repeats = Repeats(sorted((bases | queues) - {"builtins"}))
@@ -222,8 +221,6 @@ class _Outgoing(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send the spans. Never raises."""
         result = SpanExportResult.FAILURE
-        if os.getpid() != self._process:  # a forked data loader reports nothing in the run's name
-            return result
         with self.repeats.left_out():
             try:
                 result = self._exporter.export(spans)
@@ -255,7 +252,7 @@ class _Batches(BatchSpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Queue the span."""
-        if self._closed or os.getpid() != self._process:
+        if self._closed or os.getpid() != self._process:  # a forked data loader reports nothing in the run's name
             return
         with self.exporter.repeats.left_out():
             super().on_end(span)

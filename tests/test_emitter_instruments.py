@@ -20,6 +20,7 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 import emitter
 from emitter import catalog, instruments
 from emitter.instruments import prepare, record, record_training_metrics
+from emitter.repeats import Once
 
 Key = tuple[str, tuple[tuple[str, Any], ...]]
 
@@ -363,7 +364,7 @@ def test_failing_creation_is_logged_once(fails: tuple[str, ...], caplog: pytest.
 
 def test_meter_that_cannot_be_cached(caplog: pytest.LogCaptureFixture) -> None:
     """Not even a meter without weak references raises into the training loop."""
-    instruments._once = instruments._Once()
+    instruments._once = Once(__name__)
 
     class Slotted:
         __slots__ = ()

@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode, Tracer, get_current_span
 
 from emitter import spans
-from emitter.instruments import _Once
+from emitter.repeats import Once
 from emitter.spans import (
     GROUPS,
     PRESETS,
@@ -63,7 +63,7 @@ class Traced:
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A test starts with everything off and no warning given."""
-    monkeypatch.setattr(spans, "_once", _Once())
+    monkeypatch.setattr(spans, "_once", Once(__name__))
     yield
     spans.disable()
 
@@ -366,13 +366,16 @@ def test_known_names_are_measured_under_the_documented_name(traced: Traced) -> N
 
 
 def test_names_of_ones_own_are_measured_up_to_a_limit(traced: Traced) -> None:
-    """A custom name of a group is measured under itself; the 33rd, one nobody opened in a group, and one that can be
-    no label are `other`.
+    """A custom name of a group is measured under itself; from the 33rd on, without a group, or unfit as a label, it is
+    `other`, and known names do not count.
     """
     for name in ("", "a\nb", "\udcff", "x" * 257):
         with managed_span("step", name):
             pass
         assert spans.measured_as(name) == ("other", "other")
+    for name in ("megatron.train", "megatron.train_step", "megatron.train.log"):
+        with managed_span("step", name):
+            pass
     for number in range(100):
         with managed_span("step", f"step {number}"), span_cm(f"ungated {number}"):
             pass

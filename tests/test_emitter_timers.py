@@ -11,7 +11,8 @@ from opentelemetry.metrics import Meter, NoOpMeter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from emitter import catalog, instruments, timers
+from emitter import catalog, timers
+from emitter.repeats import Once
 from emitter.timer_table import CANONICAL, GROUPS, TIMERS
 from emitter.timers import FOREIGN_LIMIT, NAME_LIMIT, record_phase_times
 
@@ -37,7 +38,7 @@ AIHC = {
 def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No timer was seen and no warning given yet."""
     monkeypatch.setattr(timers, "_foreign", set())
-    monkeypatch.setattr(timers, "_once", instruments._Once())
+    monkeypatch.setattr(timers, "_once", Once(__name__))
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from opentelemetry.metrics import Meter, NoOpMeter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
-from emitter import instruments, torchtitan
+from emitter import torchtitan
+from emitter.repeats import Once
 from emitter.torchtitan import record_torchtitan_metrics
 
 RELEASED = {
@@ -87,7 +88,7 @@ OF_VALIDATION = {"megatron.training.validation_loss": 8.25}
 @pytest.fixture(autouse=True)
 def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No warning was given yet."""
-    monkeypatch.setattr(torchtitan, "_once", instruments._Once())
+    monkeypatch.setattr(torchtitan, "_once", Once(__name__))
 
 
 @pytest.fixture
