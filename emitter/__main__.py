@@ -17,7 +17,7 @@ from typing import NoReturn
 from . import catalog, replay
 from .destinations import FORMS, LOOPBACK, destination
 from .errors import EmitterError
-from .readers.megatron import MegatronLog
+from .readers import LogReader, reader
 from .records import Record
 
 PROGRESS_S = 3.0
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-_REPLAY = """Replay a log of Megatron-LM in its own rhythm: metrics come out as they did when the run was live.
+_REPLAY = """Replay a training log in its own rhythm: metrics come out as they did when the run was live.
 A log that ends without saying so leaves its run hanging, which is what it looked like."""
 
 
@@ -120,7 +120,7 @@ def _replay(options: argparse.Namespace) -> None:
     with ExitStack() as closing:
         lines = _lines(options.log)
         closing.callback(lines.close)
-        log = MegatronLog()
+        log = reader()
         records = replay.records("standard input" if options.log == "-" else options.log, lines, log)
         if not ways_out:
             _run(log, records, sinks, speed=math.inf)
@@ -142,7 +142,7 @@ def _replay(options: argparse.Namespace) -> None:
             raise EmitterError("replay: the last values must arrive (got no consent). Does the collector answer?")
 
 
-def _run(log: MegatronLog, records: Iterable[Record], sinks: list[replay.Sink], *, speed: float) -> None:
+def _run(log: LogReader, records: Iterable[Record], sinks: list[replay.Sink], *, speed: float) -> None:
     try:
         replay.replay(
             replay.timeline(records),
@@ -191,7 +191,7 @@ def _progress() -> Callable[[float, Record | None], None]:
         where = "no iteration yet"
         if record:
             values = record.values
-            where = f"iteration {values[catalog.ITERATION]}/{values[catalog.TARGET_ITERATION]}"
+            where = f"iteration {values[catalog.ITERATION]}/{values.get(catalog.TARGET_ITERATION, '?')}"
         _say(f"{where}, {timedelta(seconds=round(seconds))} into the log")
 
     return progress

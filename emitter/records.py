@@ -7,7 +7,22 @@ from dataclasses import dataclass, field
 
 from .catalog import PHASES, Metric
 
-KINDS = ("run", "phase", "train", "validation")
+KINDS = (
+    "run",
+    "phase",
+    "train",
+    "validation",
+    "checkpoint",
+    "timers",
+    "memory",
+    "start",
+    "resume",
+    "end",
+    "hang",
+)
+"""Settings of the run; a mere change of phase; results of training and validation; a checkpoint that is complete; how
+long the parts of an iteration took; memory; a process that starts, goes on from a checkpoint, ends; a watchdog's word
+that nothing moves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +33,12 @@ class Record:
     """
 
     kind: str
-    """`run` for its settings, `phase` for a mere change of phase, `train` and `validation` for results."""
+    """One of KINDS."""
     values: Mapping[Metric, int | float] = field(default_factory=dict)
+    series: Mapping[Metric, Mapping[tuple[str, ...], int | float]] = field(default_factory=dict)
+    """Values of metrics with attributes, by the values of these attributes in the catalog's order."""
+    attempt: int = 0
+    """Number of the process in this log, counted from 0."""
     phase: str | None = None
     """The phase that the run is in from here on, if the line tells."""
     stamp_s: float | None = None
@@ -42,9 +61,35 @@ class LineCounts:
     """Lines that results were read from."""
     recognized: int = 0
     """Lines that are known and report no result."""
-    skipped: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """Lines that were skipped, by reason: `unknown`, `empty`, `cut`, `garbled`."""
+
+    @property
+    def skipped(self) -> int:
+        """Lines that nothing was read from."""
+        return sum(self.reasons.values())
 
     @property
     def total(self) -> int:
         """All lines."""
         return self.records + self.recognized + self.skipped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What a reader made of a log."""
+
+    format: str | None
+    """Name of the family that the log was found to be of; None if it has no training line."""
+    counts: LineCounts
+    results: int
+    """Training lines, each iteration of an attempt once."""
+    attempts: int
+    first_iteration: int | None
+    last_iteration: int | None
+    unread: tuple[str, ...]
+    """Keys of training lines that nobody knows."""
+    unlike: str | None
+    """The first unknown line that looks like a training line."""
+    absent: Mapping[str, int]
+    """Training lines that lack a value which others have, by its short name."""

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, TextIO
 
 from . import catalog
 from .errors import EmitterError
 from .instruments import record as record_metric
-from .readers.megatron import MegatronLog
+from .readers import LogReader
 from .records import Record
+from .timers import record_phase_times
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -26,20 +27,27 @@ SLICE_S = 2.0
 Sink = Callable[[Record], None]
 
 
-def records(name: str, lines: Iterable[bytes], log: MegatronLog) -> Iterator[Record]:
+def records(name: str, pieces: Iterable[bytes], log: LogReader) -> Iterator[Record]:
     """Records of a log, of which it is known that there is a training line.
 
     Raises: EmitterError if there is none, at once and not at the first record.
     """
     start = b""
     head: list[Record] = []
-    rest = iter(lines)
-    for line in rest:
-        start += line[: 1000 - len(start)]
-        head += log.read(line)
+    rest = iter(pieces)
+    for piece in rest:
+        start += piece[: 1000 - len(start)]
+        head += log.feed(piece)
         if any(record.kind == "train" for record in head):
-            return chain(head, (record for line in rest for record in log.read(line)))
+            return chain(head, (record for piece in rest for record in log.feed(piece)), _last(log))
+    head += log.close()
+    if any(record.kind == "train" for record in head):
+        return iter(head)
     raise EmitterError(f"{name}: {_useless(start, log.counts.total)}")
+
+
+def _last(log: LogReader) -> Iterator[Record]:
+    yield from log.close()
 
 
 def _useless(start: bytes, lines: int) -> str:
@@ -47,7 +55,7 @@ def _useless(start: bytes, lines: int) -> str:
         return "a log has lines (got an empty file). Is the run's output somewhere else?"
     if b"\0" in start or "\ufffd" in start[:-3].decode("utf-8", "replace"):
         return "a log is text (got binary data). Decompress or convert it."
-    return f"a log has training lines of Megatron-LM (got {lines} lines without one). Other layouts cannot be replayed."
+    return f"a log has training lines of a known layout (got {lines} lines without one). Other layouts cannot be read."
 
 
 def timeline(of: Iterable[Record]) -> Iterator[tuple[float, Record]]:
@@ -107,6 +115,11 @@ def metrics(meter: Meter, now_s: float) -> Sink:
     def sink(record: Record) -> None:
         for metric, value in record.values.items():
             record_metric(meter, metric, value)
+        for metric, by_attributes in record.series.items():
+            if metric is catalog.TIMER_DURATION:
+                record_phase_times(meter, _pairs(by_attributes))
+        if record.attempt:
+            record_metric(meter, catalog.RUN_ATTEMPT, record.attempt)
         if record.phase is not None:
             enter(record.phase)
 
@@ -116,14 +129,27 @@ def metrics(meter: Meter, now_s: float) -> Sink:
     return sink
 
 
+def _pairs(times_s: Mapping[tuple[str, ...], float]) -> dict[str, tuple[float, float]]:
+    """Minimum and maximum of each timer; where a log has the maximum alone, it is both."""
+    slowest = {phase: value for (phase, agg), value in times_s.items() if agg == "max"}
+    return {phase: (times_s.get((phase, "min"), value), value) for phase, value in slowest.items()}
+
+
 def jsonl(out: TextIO) -> Sink:
-    """A sink that writes one JSON object for each result."""
+    """A sink that writes one JSON object for each record that says more than a phase or a setting."""
 
     def sink(record: Record) -> None:
-        if record.kind in ("train", "validation"):
-            values = {metric.short: _plain(value) for metric, value in record.values.items()}
-            out.write(json.dumps({"kind": record.kind, **values}) + "\n")
-            out.flush()
+        if record.kind in ("run", "phase"):
+            return
+        values: dict[str, object] = {metric.short: _plain(value) for metric, value in record.values.items()}
+        for metric, series in record.series.items():
+            values[metric.short] = [
+                {**dict(zip(metric.attributes, key, strict=True)), "value": _plain(value)}
+                for key, value in series.items()
+            ]
+        attempt = {catalog.RUN_ATTEMPT.short: record.attempt}
+        out.write(json.dumps({"kind": record.kind, **attempt, **values}) + "\n")
+        out.flush()
 
     return sink
 

@@ -23,7 +23,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from emitter import catalog, replay
-from emitter.readers.megatron import MegatronLog
+from emitter.readers import reader
 from emitter.records import Record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,7 +64,7 @@ class Time:
 
 
 def records(text: str) -> Iterator[Record]:
-    return replay.records("x.log", io.BytesIO(text.encode()), MegatronLog())
+    return replay.records("x.log", io.BytesIO(text.encode()), reader())
 
 
 def unstamped(text: str) -> str:
@@ -75,13 +75,13 @@ def test_timeline_follows_the_logs_clock() -> None:
     """Start-up and intervals take as long as they took."""
     assert [(seconds, record.kind) for seconds, record in replay.timeline(records(LOG + END))] == [
         (0.0, "run"),
-        (0.0, "phase"),
+        (0.0, "start"),
         (0.0, "run"),
         (0.0, "phase"),
         (30.0, "train"),
         (30.0, "validation"),
         (50.0, "train"),
-        (60.0, "phase"),
+        (60.0, "end"),
     ]
 
 
@@ -113,7 +113,7 @@ def test_pace(speed: float) -> None:
         (30.0, "train"),
         (30.0, "validation"),
         (50.0, "train"),
-        (60.0, "phase"),
+        (60.0, "end"),
     ]
     assert max(time.sleeps) <= replay.SLICE_S
 
@@ -219,9 +219,11 @@ def test_jsonl() -> None:
     sink = replay.jsonl(out)
     for record in records(LOG):
         sink(record)
-    first, validation, second = (json.loads(text) for text in out.getvalue().splitlines())
+    start, first, validation, second = (json.loads(text) for text in out.getvalue().splitlines())
+    assert start == {"kind": "start", "run_attempt": 0}
     assert first == {
         "kind": "train",
+        "run_attempt": 0,
         "iteration": 5,
         "target_iteration": 50,
         "consumed_samples": 40,
@@ -235,7 +237,7 @@ def test_jsonl() -> None:
         "skipped_iters": 1,
         "tokens_per_sec": 2000.0,
     }
-    assert validation == {"kind": "validation", "iteration": 5, "validation_loss": 4.75}
+    assert validation == {"kind": "validation", "run_attempt": 0, "iteration": 5, "validation_loss": 4.75}
     assert (second["loss"], second["grad_norm"]) == ("NaN", "+Inf")
     assert '"iteration": 5,' in out.getvalue()
 
@@ -252,14 +254,14 @@ def test_command_line_jsonl(tmp_path: Path) -> None:
     path = tmp_path / "r7.log"
     path.write_text(LOG + "garbage\n" + LOG.splitlines()[-1][:120])
     code, out, err = outcome("replay", str(path), "--to", "jsonl")
-    assert (code, len(out.splitlines())) == (0, 3)
+    assert (code, len(out.splitlines())) == (0, 4)
     assert err == "replay: 9 lines read: 3 with results, 4 recognized, 2 skipped.\n"
 
 
 def test_standard_input() -> None:
     """A dash reads standard input."""
     code, out, _ = outcome("replay", "-", "--to", "jsonl", text=LOG.encode())
-    assert (code, len(out.splitlines())) == (0, 3)
+    assert (code, len(out.splitlines())) == (0, 4)
 
 
 def test_only_working_verbs_are_listed() -> None:
@@ -279,7 +281,7 @@ def test_only_working_verbs_are_listed() -> None:
         (b"", "a log has lines (got an empty file). Is the run's output somewhere else?"),
         (b"\x7fELF\x02\x01\x01\x00\x00" * 99, "a log is text (got binary data). Decompress or convert it."),
         (b"\x1f\x8b\x08\xfe\xff" * 99, "a log is text (got binary data). Decompress or convert it."),
-        (b"hello\nworld\n", "a log has training lines of Megatron-LM (got 2 lines without one). Other layouts"),
+        (b"hello\nworld\n", "a log has training lines of a known layout (got 2 lines without one). Other layouts"),
     ],
 )
 def test_useless_file_is_one_line(tmp_path: Path, content: bytes | None, message: str) -> None:

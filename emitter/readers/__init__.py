@@ -1,1 +1,45 @@
-"""Readers of training logs: physical lines in, records out. One module for each family of layouts."""
+"""Readers of training logs: bytes in, records out, one module for each family of layouts.
+
+    lines.py    bytes → physical lines → text, source, stamp      readings.py   what one logical line says
+    table.py    layouts as tables                                 log.py        wrapped, cut, interleaved, counted
+    history.py  readings → records: NaN, skips, attempts          common.py     lines of any log
+
+A family is added so:
+
+1. A module with its `FAMILY`: a `TrainingLine` (head, fields, how a value stands behind its key) and, as `Mark`s, its
+   other lines. Its `example` is a line written after the layout, never one that was copied. What is special about it is
+   a function for `Field.read` or `Mark.make`; only a line of another build needs a class with `words`, `joint`, `scan`.
+   `History` decides what a line means in its run, so no family does.
+2. Its name in `FAMILIES`, before those whose head it shares: the first that can read a training line has the log. Then
+   it needs a `signature`, text that only its lines have.
+3. `tests/test_emitter_readers_<module>.py`: every field with a value written by hand.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from . import megatron
+from .log import LogReader
+from .table import Family
+
+__all__ = ["FAMILIES", "Family", "LogReader", "reader"]
+
+FAMILIES: tuple[Family, ...] = (megatron.FAMILY,)
+"""The more special first."""
+
+
+def reader(name: str | None = None) -> LogReader:
+    """A reader of one log: of the family with that name, or of whichever its first training line belongs to.
+
+    Raises: ValueError if there is no such family.
+    """
+    if name is None:
+        return LogReader(FAMILIES)
+    for family in FAMILIES:
+        if family.name == name:
+            return LogReader([family])
+    names = [family.name for family in FAMILIES]
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names)}."
+    raise ValueError(f"emitter.readers: a format has one of the known names (got {name!r}). {hint}")

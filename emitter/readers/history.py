@@ -1,0 +1,322 @@
+"""Readings to records: what only the lines before tell. The same for every family.
+
+What cannot be seen in the lines, and how it is decided here:
+
+- A loss that is NaN is left out by some layouts. A line of theirs without one reports a NaN, unless every iteration of
+  its interval was skipped; then there is no loss, and a printed 0 is none either.
+- Megatron core 0.16 and later print the first iteration of a process on its own and report it again in the next line.
+  Such a line is known by an iteration out of turn (no multiple of the log interval, which is the argument or else the
+  distance to the next line), or by being the process's first iteration in a layout with microseconds, which came with
+  the same release. Its skips are taken off the next line's.
+- An interval is as long as the distance to the line before, or to the iteration that was loaded; for a first line of
+  neither it is the argument log_interval.
+- An iteration that was reported already, with the same values or by another source, is no news. Where lines do not
+  tell their source, the same loss is enough. From the same source with other values, or towards another target, it is
+  the next attempt.
+- A run has ended when it says so, and also when the scheduler cancelled it: somebody, or the time limit, stopped it,
+  and nobody needs to be told. A failed node is no such end. A log that just stops leaves its run in the phase it was
+  in, as it would look to whoever watches it.
+- Of a checkpoint, an evaluation or a load the log tells the length by stamps at both ends, or by a timer.
+- Several ranks report their memory: a value counts if it is larger than those before in the same report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .. import catalog
+from ..catalog import Metric
+from ..records import Record
+from .lines import has_microseconds, stamp_s
+from .readings import Number, Reading
+
+SETTINGS: dict[str, Metric] = {
+    "world_size": catalog.WORLD_SIZE,
+    "train_iters": catalog.TARGET_ITERATION,
+    "global_batch_size": catalog.GLOBAL_BATCH_SIZE,
+}
+"""Arguments that are metrics."""
+
+SOURCES = 4096
+"""Sources, and REPORTED iterations, that are remembered: memory is constant in the length of a log."""
+
+REPORTED = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Interval:
+    """A training line in its process."""
+
+    iteration: int
+    values: Mapping[Metric, Number]
+    step_ms: float
+    seconds: float | None
+    """Its stamp."""
+    microseconds: bool
+    length: int | None
+    """Iterations since the line before; None if nothing tells."""
+    first: bool
+    """Whether it is the first line of its process."""
+
+    @property
+    def skipped(self) -> int:
+        return int(self.values.get(catalog.SKIPPED_ITERS, 0))
+
+
+class History:
+    """One run, from its first line on."""
+
+    def __init__(self) -> None:
+        self.attempt = 0
+        self._arguments: dict[str, int] = {}
+        self._phase = "startup"
+        self._trained = False
+        """Whether this attempt has a result."""
+        self._begin: int | None = None
+        """Iteration that the process started from, if the log tells."""
+        self._last: _Interval | None = None
+        self._target: Number | None = None
+        self._reported: OrderedDict[int, Mapping[Metric, Number]] = OrderedDict()
+        self._sources: OrderedDict[str, int] = OrderedDict()
+        """The last iteration of each."""
+        self._totals: dict[Metric, Number] = {}
+        self._memory: tuple[int | None, dict[Metric, Number]] = (None, {})
+        self._saving_since: float | None = None
+        self._saved_by_stamps = False
+        self._guarded: int | None = None
+        self._ahead: dict[Metric, Number] = {}
+        """Values that were printed before the training line that they are of."""
+
+    def take(self, reading: Reading, source: str, stamp: str) -> list[Record]:
+        """The records of a reading; none if it is no news."""
+        seconds = stamp_s(reading.stamp or stamp)
+        if reading.kind == "train":
+            return self._train(reading, source, reading.stamp or stamp, seconds)
+        if reading.kind == "settings":
+            return self._settings(reading)
+        if reading.kind == "validation":
+            return self._validation(reading, seconds)
+        if reading.kind == "memory":
+            return self._more_memory(reading, seconds)
+        if reading.kind == "start":
+            return [*self._settings(reading), self._start(seconds)]
+        if reading.kind == "resume":
+            return self._resume(reading, seconds)
+        if reading.kind in ("saving", "checkpoint"):
+            return [self._checkpoint(reading, seconds)]
+        if reading.kind == "phase":
+            return [self._to(reading.phase or self._phase, seconds)]
+        if reading.kind == "end":
+            return [self._to("ended", seconds, "end")]
+        if reading.kind == "guard":
+            return self._guard(reading, seconds)
+        if reading.kind == "ahead":
+            self._ahead.update(reading.values)
+        if reading.kind == "timers":
+            values = dict(reading.values)
+            if self._saved_by_stamps:
+                values.pop(catalog.CHECKPOINT_SAVE_DURATION, None)
+            return [self._record("timers", values=values, series=reading.series, stamp_s=seconds)]
+        if reading.kind == "hang":
+            return [self._record("hang", stamp_s=seconds)]
+        return []
+
+    def _record(self, kind: str, **more: object) -> Record:
+        return Record(kind=kind, attempt=self.attempt, **more)  # type: ignore[arg-type]  # checked by Record's callers
+
+    def _train(self, reading: Reading, source: str, stamp: str, seconds: float | None) -> list[Record]:
+        iteration = reading.iteration
+        if iteration is None:
+            return []
+        values = {**self._ahead, **reading.values}
+        if not self._news(iteration, {**values, **reading.per_gpu}, source):
+            return []
+        last = self._last
+        length = self._first_length(iteration) if last is None else iteration - last.iteration
+        self._add_totals(values, reading.cumulative)
+        if catalog.STEP_DURATION not in values and last and last.seconds is not None and seconds is not None and length:
+            values[catalog.STEP_DURATION] = max(0.0, seconds - last.seconds) / length * 1000
+        now = _Interval(
+            iteration=iteration,
+            values=dict(values),
+            step_ms=values.get(catalog.STEP_DURATION, math.nan),
+            seconds=seconds,
+            microseconds=has_microseconds(stamp),
+            length=length,
+            first=last is None,
+        )
+        repeated = last if last and length and self._alone(last, length) else None
+        self._ahead = {}
+        self._last = now
+        self._trained = True
+        self._phase = "train"
+        covered = None if length is None else length + (repeated is not None)
+        length_s = math.nan if covered is None else covered * now.step_ms / 1000
+        if repeated:
+            length_s -= repeated.step_ms / 1000
+        _correct(values, reading.silent_nan, covered, repeated)
+        record = self._record(
+            "train",
+            values={catalog.ITERATION: iteration, **values, **self._derived(now, reading.per_gpu)},
+            phase="train",
+            stamp_s=seconds,
+            length_s=max(0.0, length_s) if math.isfinite(length_s) else None,
+        )
+        return [record]
+
+    def _news(self, iteration: int, values: Mapping[Metric, Number], source: str) -> bool:
+        """Whether a training line tells something; begins the next attempt if it is one."""
+        target = values.get(catalog.TARGET_ITERATION)
+        before = self._sources.get(source)
+        if self._last is None or iteration > self._last.iteration:
+            news = True
+        elif (target == self._target and _same(self._reported.get(iteration), values, sure=bool(source))) or (
+            target == self._target and (before is None or before < iteration)
+        ):
+            news = False
+        else:
+            self._next_attempt()
+            news = True
+        self._sources[source] = iteration
+        self._sources.move_to_end(source)
+        if len(self._sources) > SOURCES:
+            self._sources.popitem(last=False)
+        if news:
+            self._target = target
+            self._reported[iteration] = values
+            if len(self._reported) > REPORTED:
+                self._reported.popitem(last=False)
+        return news
+
+    def _next_attempt(self) -> None:
+        """Another process."""
+        if self._trained:
+            self.attempt += 1
+        self._trained = False
+        self._begin = self._last = None
+        self._reported.clear()
+        self._sources.clear()
+        self._totals.clear()
+        self._memory = (None, {})
+
+    def _first_length(self, iteration: int) -> int | None:
+        begin = 0 if iteration == 1 else self._begin
+        choices = (self._arguments.get("log_interval"), None if begin is None else iteration - begin)
+        return min((choice for choice in choices if choice and choice > 0), default=None)
+
+    def _alone(self, last: _Interval, distance: int) -> bool:
+        """Whether the last line was a process's first iteration on its own, which the next line reports again."""
+        interval = self._arguments.get("log_interval") or distance
+        out_of_turn = last.iteration % interval != 0
+        return last.first and (out_of_turn or (last.microseconds and last.length == 1))
+
+    def _add_totals(self, values: dict[Metric, Number], totals: Mapping[Metric, Number]) -> None:
+        for metric, total in totals.items():
+            values.setdefault(metric, max(0, total - self._totals.get(metric, 0)))
+            self._totals[metric] = total
+
+    def _derived(self, line: _Interval, per_gpu: Mapping[Metric, Number]) -> dict[Metric, Number]:
+        """What is computed from the arguments and not printed."""
+        derived: dict[Metric, Number] = {}
+        if world_size := self._arguments.get("world_size"):
+            derived.update({metric: value * world_size for metric, value in per_gpu.items()})
+        if sequence := self._arguments.get("seq_length"):
+            batch = line.values.get(catalog.GLOBAL_BATCH_SIZE, self._arguments.get("global_batch_size"))
+            if batch is not None and line.step_ms > 0:
+                derived.setdefault(catalog.TOKENS_PER_SEC, batch * sequence / (line.step_ms / 1000))
+            if catalog.CONSUMED_SAMPLES in line.values:
+                derived[catalog.CONSUMED_TOKENS] = line.values[catalog.CONSUMED_SAMPLES] * sequence
+        return {metric: value for metric, value in derived.items() if metric not in line.values}
+
+    def _settings(self, reading: Reading) -> list[Record]:
+        self._arguments.update(reading.settings)
+        values = {SETTINGS[name]: value for name, value in reading.settings.items() if name in SETTINGS}
+        return [self._record("run", values=values)] if values else []
+
+    def _validation(self, reading: Reading, seconds: float | None) -> list[Record]:
+        if self._phase == "evaluate":
+            self._phase = "train"
+        values = dict(reading.values)
+        if reading.iteration is not None:
+            values = {catalog.ITERATION: reading.iteration, **values}
+        return [self._record("validation", values=values, phase=self._phase, stamp_s=seconds)]
+
+    def _more_memory(self, reading: Reading, seconds: float | None) -> list[Record]:
+        report, largest = self._memory
+        if report != reading.iteration:
+            largest = {}
+        more = {metric: value for metric, value in reading.values.items() if value > largest.get(metric, -math.inf)}
+        self._memory = (reading.iteration, {**largest, **more})
+        return [self._record("memory", values=more, stamp_s=seconds)] if more else []
+
+    def _guard(self, reading: Reading, seconds: float | None) -> list[Record]:
+        """A value that a guard found before the line that would have reported it; each rank says so."""
+        if reading.iteration is None or reading.iteration == self._guarded or not reading.values:
+            return []
+        self._guarded = reading.iteration
+        values = {catalog.ITERATION: reading.iteration, **reading.values}
+        return [self._record("train", values=values, phase="train", stamp_s=seconds)]
+
+    def _start(self, seconds: float | None) -> Record:
+        self._next_attempt()
+        self._begin = 0
+        return self._to("startup", seconds, "start")
+
+    def _resume(self, reading: Reading, seconds: float | None) -> list[Record]:
+        if self._trained:
+            self._next_attempt()
+        self._begin = reading.iteration
+        loaded = {} if reading.iteration is None else {catalog.CHECKPOINT_LAST_ITERATION: reading.iteration}
+        return [self._record("resume", values=loaded, stamp_s=seconds)]
+
+    def _checkpoint(self, reading: Reading, seconds: float | None) -> Record:
+        if reading.kind == "saving":
+            self._saving_since = seconds
+            return self._to("checkpoint", seconds)
+        values = dict(reading.values)
+        if reading.iteration is not None:
+            values[catalog.CHECKPOINT_LAST_ITERATION] = reading.iteration
+        if self._saving_since is not None and seconds is not None and seconds >= self._saving_since:
+            values[catalog.CHECKPOINT_SAVE_DURATION] = seconds - self._saving_since
+            self._saved_by_stamps = True
+        self._saving_since = None
+        if self._phase == "checkpoint":
+            self._phase = "train"
+        return self._record("checkpoint", values=values, phase=self._phase, stamp_s=seconds)
+
+    def _to(self, phase: str, seconds: float | None, kind: str = "phase") -> Record:
+        """A change of phase. After the end only a new start counts: Megatron evaluates once more."""
+        if self._phase == "ended" and phase in ("evaluate", "checkpoint"):
+            phase = "ended"
+        if phase == "ended" and self._phase != "ended":
+            self._begin = None
+        self._phase = phase
+        return self._record(kind, phase=phase, stamp_s=seconds)
+
+
+def _same(known: Mapping[Metric, Number] | None, values: Mapping[Metric, Number], *, sure: bool) -> bool:
+    """Whether two lines about one iteration are the same report."""
+    if known is None:
+        return False
+    metrics = (catalog.LOSS,) if not sure else {*known, *values}
+    return all(_equal(known.get(metric), values.get(metric)) for metric in metrics)
+
+
+def _equal(one: Number | None, other: Number | None) -> bool:
+    return one == other or (one is not None and other is not None and math.isnan(one) and math.isnan(other))
+
+
+def _correct(values: dict[Metric, Number], silent_nan: bool, covered: int | None, repeated: _Interval | None) -> None:
+    """Take away what was printed before, and add the loss that was not printed."""
+    skipped = int(values.get(catalog.SKIPPED_ITERS, 0))
+    if repeated and catalog.SKIPPED_ITERS in values:
+        values[catalog.SKIPPED_ITERS] = max(0, skipped - repeated.skipped)
+    wholly_skipped = skipped > 0 if covered is None else skipped >= covered
+    if wholly_skipped:
+        if values.get(catalog.LOSS) == 0:
+            del values[catalog.LOSS]
+    elif silent_nan:
+        values.setdefault(catalog.LOSS, math.nan)

@@ -1,0 +1,137 @@
+"""Bytes of a log to physical lines, and a physical line to its text, its source and its time.
+
+A line ends at a line feed, at a carriage return (what a progress bar overwrites is a line of its own) or at both.
+What launchers, loggers and viewers put in front is taken off: it tells which process printed the line, and when.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+LONGEST = 65_536
+"""Bytes of a line that are kept: memory stays bounded, whatever comes. The longest real lines have some thousands."""
+
+_STAMP = r"(?:\d{4}-\d\d-\d\d[ T]|\d{8} )\d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?"
+_LEVEL = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|[DIWE])"
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
+_PREFIX = re.compile(
+    rf"""\s*(?:
+    (?P<source>
+        \d{{1,6}}:(?=\s)                                 # srun --label
+      | \[default\d+\]:                                  # torchrun --tee
+      | \[rank-?\d+(?:/\d+)?\]:?                         # PyTorch's logging, Primus
+      | \[[A-Za-z][\w.-]*:\d+\]:                         # [node:local rank]:
+      | \([^()|]{0, 80}?\bpid=\d+[^()|]{0, 20}\)(?=\s)                # Ray
+      | (?=[\d_.-]*[A-Za-z])[^\s|/]{{1,10}}/\d{{1,5}}(?=\s)  # NeMo-Run: the last ten characters of the job, the replica
+      | (?=[A-Za-z_.-]*\d)[A-Za-z][\w.-]*:(?=\s)         # pdsh
+    )
+  | \[?(?P<stamp>{_STAMP})\]?(?:\s*-\s[\w.]+\s-\s{_LEVEL}\s-(?=\s))?
+  | >{{1,2}}(?=\s)                                       # quotes, MindSpeed
+  | \[titan\](?=\s)
+  | {_LEVEL}(?:\s*\[(?P<logged>{_STAMP})\]|:[\w.]+:)     # logging's default form
+  | {_LEVEL}(?=\s\[)
+  | \[(?:\d+|\s*{_LEVEL}\s*|[^\[\]|]{0, 80}\.py:\d+|[\w./]+:\d+(?::\w+)?)\]:?   # viewers' numbers, level, place
+  | [:-](?=\s)                                           # what is left of a logger's form
+    )\s?""",
+    re.ASCII | re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A physical line without what others added."""
+
+    text: str
+    source: str
+    """Who printed it, as the launcher says: a rank, a host, a process. Empty where nothing tells."""
+    stamp: str
+    """The time in front of it, as it is printed; empty where there is none."""
+    width: int
+    """Characters on the screen, what others added included."""
+
+
+class Splitter:
+    """Cuts bytes into lines. The last one waits until it has an end."""
+
+    def __init__(self) -> None:
+        self._waiting: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are complete now, with their ends."""
+        if b"\n" not in data and b"\r" not in data and not self._ends_in_return():
+            self._keep(data)
+            return []
+        lines = (b"".join(self._waiting) + data).splitlines(keepends=True)
+        self._waiting.clear()
+        self._size = 0
+        if not lines[-1].endswith(b"\n"):  # a carriage return at the very end may be half of a line end
+            self._keep(lines.pop())
+        return lines
+
+    def close(self) -> bytes:
+        """What is left: a line without an end."""
+        rest = b"".join(self._waiting)
+        self._waiting.clear()
+        self._size = 0
+        return rest
+
+    def _ends_in_return(self) -> bool:
+        return bool(self._waiting) and self._waiting[-1].endswith(b"\r")
+
+    def _keep(self, data: bytes) -> None:
+        if data and self._size < LONGEST:
+            self._waiting.append(data)
+            self._size += len(data)
+
+
+def visible(raw: bytes) -> str:
+    """The text of a line as a terminal shows it."""
+    text = raw[:LONGEST].decode("utf-8", "replace")
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    return text.rstrip("\r\n").strip("\0\ufeff")
+
+
+def read_line(raw: bytes) -> Line:
+    """A physical line, freed of what launchers, loggers and viewers put in front."""
+    text = visible(raw)
+    sources = []
+    stamp = ""
+    position = 0
+    while match := _PREFIX.match(text, position):
+        if match["source"]:
+            sources.append(match["source"])
+        stamp = match["stamp"] or match["logged"] or stamp
+        position = match.end()
+    return Line(text=text[position:], source=" ".join(sources), stamp=stamp, width=len(text))
+
+
+def last_stamp(text: str) -> str:
+    """The last time that a text names; empty if there is none."""
+    found = ""
+    for match in _DATE.finditer(text):
+        found = match.group()
+    return found
+
+
+def stamp_s(stamp: str) -> float | None:
+    """Seconds of a printed time, of which only differences mean something; None if it is no time."""
+    match = _DATE.search(stamp)
+    if match is None:
+        return None
+    year, month, day, hour, fraction = match.groups()
+    try:
+        moment = datetime.fromisoformat(f"{year}-{month}-{day} {hour}").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None
+    return moment.timestamp() + float(f"0.{fraction or 0}")
+
+
+def has_microseconds(stamp: str) -> bool:
+    """Whether a printed time has six decimals."""
+    match = _DATE.search(stamp)
+    return match is not None and len(match[5] or "") == 6

@@ -1,0 +1,301 @@
+"""Reads one log, whatever its family: bytes in, records out, every physical line accounted for.
+
+A record may be spread over several physical lines, with other ranks' lines between them. So a text that is only the
+beginning of something waits, one for each source; the next physical line of that source belongs to it if together they
+hold more than before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from .. import catalog
+from ..records import LineCounts, Record, Summary
+from . import common
+from .history import History
+from .lines import Line, Splitter, read_line
+from .readings import Layout, Reading, Scan, State
+from .table import Family, TrainingLine
+
+NARROWEST = 80
+"""Columns of the narrowest terminal: a shorter line was not wrapped here."""
+
+PATIENCE = 1000
+"""Lines that the beginning of a record waits for its end; more ranks hardly print in between."""
+
+LOOK_BACK = 16
+"""Long unknown lines that may turn out to be the beginning of a record."""
+
+UNREAD_LIMIT = 32
+"""Unread keys that are named."""
+
+_LOSS = re.compile(rb"loss\W{1,4}[-+]?\d+\.?\d*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Waiting:
+    """A text that is not finished."""
+
+    line: Line
+    """With the text of all its physical lines so far."""
+    layout: Layout
+    scan: Scan
+    lines: int
+    """How many they are."""
+    since: int
+    """Number of the first one."""
+
+
+_Found = tuple[Layout, Scan]
+
+
+class LogReader:
+    """Reads a log bit by bit. Memory is constant in its length. Never raises, whatever the bytes."""
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = tuple(families)
+        self._family: Family | None = self._families[0] if len(self._families) == 1 else None
+        self._splitter = Splitter()
+        self._history = History()
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+        self._long: deque[bytes] = deque(maxlen=LOOK_BACK)
+        self._ends: frozenset[str] = frozenset()
+        self._number = 0
+        self._records = self._recognized = self._results = 0
+        self._skipped: Counter[str] = Counter()
+        self._unread: dict[str, None] = {}
+        self._unlike: str | None = None
+        self._present: Counter[str] = Counter()
+        self._first: int | None = None
+        self._last: int | None = None
+        self._choose()
+
+    def _choose(self) -> None:
+        """Take the layouts of the family, or of all while nobody knows which it is."""
+        families = (self._family,) if self._family else self._families
+        self._training: tuple[tuple[TrainingLine, Family], ...] = tuple(
+            (layout, family) for family in families for layout in family.training
+        )
+        others: dict[int, Layout] = {}
+        for family in families:
+            others.update({id(layout): layout for layout in family.others})
+        others.update({id(layout): layout for layout in common.LAYOUTS})
+        self._others = tuple(others.values())
+        layouts: list[Layout] = [*(layout for layout, _ in self._training), *self._others]
+        self._words = tuple(dict.fromkeys(word.encode() for layout in layouts for word in layout.words))
+        self._seams = tuple(dict.fromkeys(layout.separator.encode() for layout, _ in self._training))
+
+    @property
+    def counts(self) -> LineCounts:
+        """What became of the lines so far; those that wait are not counted yet."""
+        return LineCounts(records=self._records, recognized=self._recognized, reasons=dict(self._skipped))
+
+    @property
+    def summary(self) -> Summary:
+        """What was made of the log so far."""
+        return Summary(
+            format=self._family.name if self._family else None,
+            counts=self.counts,
+            results=self._results,
+            attempts=self._history.attempt + 1,
+            first_iteration=self._first,
+            last_iteration=self._last,
+            unread=tuple(self._unread),
+            unlike=self._unlike,
+            absent={name: self._results - times for name, times in self._present.items() if times < self._results},
+        )
+
+    def feed(self, data: bytes) -> list[Record]:
+        """Records of the lines that are complete with these bytes."""
+        records: list[Record] = []
+        for raw in self._splitter.feed(data):
+            self._number += 1
+            if self._waiting or self._interesting(raw):
+                records += self._read(raw)
+            else:
+                self._skip_unknown(raw)
+        return records
+
+    def settle(self) -> list[Record]:
+        """Records that only wait for what may follow. For whoever follows a log in which nothing moves."""
+        records = []
+        for source, waiting in list(self._waiting.items()):
+            if waiting.scan.state > State.OPEN:
+                records += self._finish(self._waiting.pop(source))
+        return records
+
+    def close(self) -> list[Record]:
+        """Records of what is left; nothing more comes. A last line without an end may be cut."""
+        records: list[Record] = []
+        if rest := self._splitter.close():
+            self._number += 1
+            records += self._read(rest, cut=not rest.endswith(b"\r"))
+        while self._waiting:
+            records += self._finish(self._waiting.popitem(last=False)[1])
+        return records
+
+    def _interesting(self, raw: bytes) -> bool:
+        for word in self._words:
+            if word in raw:
+                return True
+        if self._long:
+            for seam in self._seams:
+                if seam in raw:
+                    return True
+        return False
+
+    def _skip_unknown(self, raw: bytes) -> None:
+        if raw.isspace() or not raw:
+            self._skipped["empty"] += 1
+            return
+        self._skipped["unknown"] += 1
+        if len(raw) > NARROWEST:
+            self._long.append(raw)
+        if self._unlike is None and b"loss" in raw and _LOSS.search(raw):
+            self._unlike = read_line(raw).text.strip()[:200]
+
+    def _read(self, raw: bytes, *, cut: bool = False) -> list[Record]:
+        line = read_line(raw)
+        found = self._scan(line.text)
+        records: list[Record] = []
+        if self._waiting:
+            records, joined = self._join(line, found, cut=cut)
+            if joined:
+                return records
+        lines = 1
+        unsure = found is None or not _stamped(found[1], line)
+        if self._long and unsure and (before := self._lost_beginning(line, found)):
+            self._skipped["unknown"] -= 1
+            line, found, lines = before[0], before[1], 2
+        if found is None:
+            self._skip_unknown(raw)
+            return records
+        waiting = _Waiting(line=line, layout=found[0], scan=found[1], lines=lines, since=self._number)
+        return records + self._finish_or_wait(waiting, cut=cut)
+
+    def _lost_beginning(self, line: Line, alone: _Found | None) -> tuple[Line, _Found] | None:
+        """A line together with an unknown one that holds its head, or its time; takes that out of the unknown."""
+        for raw in reversed(self._long):
+            before = read_line(raw)
+            if line.source not in (before.source, ""):
+                continue
+            together = replace(before, text=before.text + line.text, width=line.width)
+            found = self._scan(together.text)
+            if found and _is_better(found[1], alone):
+                self._long.remove(raw)
+                return together, found
+        return None
+
+    def _join(self, line: Line, own: _Found | None, *, cut: bool) -> tuple[list[Record], bool]:
+        """Records of what this line completes or ends, and whether it belongs to what waited."""
+        source = line.source
+        if not source and source not in self._waiting:
+            source = next(reversed(self._waiting))
+        waiting = self._waiting.pop(source, None)
+        if waiting is None:
+            return [], False
+        if own is None or own[1].begin > 1:
+            text = waiting.line.text + waiting.layout.joint + line.text
+            found = self._scan(text)
+            if found and _continues(found[1], waiting.scan):
+                whole = replace(waiting.line, text=text, width=line.width)
+                more = replace(waiting, line=whole, layout=found[0], scan=found[1], lines=waiting.lines + 1)
+                return self._finish_or_wait(more, cut=cut), True
+        begun_again = own and isinstance(own[0], TrainingLine) and line.source == waiting.line.source
+        if waiting.scan.state > State.OPEN or begun_again or self._number - waiting.since > PATIENCE:
+            return self._finish(waiting), False
+        self._waiting[source] = waiting
+        return [], False
+
+    def _scan(self, text: str) -> _Found | None:
+        """The first layout that knows a text."""
+        for layout, _ in self._training:
+            for word in layout.words:
+                if word in text:
+                    if scan := layout.scan(text, self._ends):
+                        return layout, scan
+                    break
+        for other in self._others:
+            for word in other.words:
+                if word in text:
+                    if scan := other.scan(text, self._ends):
+                        return other, scan
+                    break
+        return None
+
+    def _finish_or_wait(self, waiting: _Waiting, *, cut: bool) -> list[Record]:
+        """Finish what is finished; keep what may go on."""
+        scan = waiting.scan
+        records = []
+        if scan.done:
+            records = self._tell(scan.done, waiting)
+        if cut and scan.state <= State.ENDED:
+            scan = replace(scan, state=State.OPEN)
+        waiting = replace(waiting, scan=scan)
+        wrapped = waiting.line.width >= NARROWEST or waiting.layout.joint
+        if cut or scan.state == State.WHOLE or not wrapped or scan.trouble == "garbled":
+            return records + self._finish(waiting)
+        self._waiting[waiting.line.source] = waiting
+        if len(self._waiting) > PATIENCE:
+            records += self._finish(self._waiting.popitem(last=False)[1])
+        return records
+
+    def _finish(self, waiting: _Waiting) -> list[Record]:
+        """Nothing more comes for this text."""
+        scan = waiting.scan
+        if scan.state == State.OPEN or scan.trouble:
+            if scan.done:
+                self._records += waiting.lines
+            else:
+                self._skipped[scan.trouble or "cut"] += waiting.lines
+            return []
+        if isinstance(waiting.layout, TrainingLine):
+            self._learn(waiting.layout, scan)
+        records = self._tell(scan.readings, waiting)
+        if scan.done or any(record.kind not in ("run", "phase", "start", "end") for record in records):
+            self._records += waiting.lines
+        else:
+            self._recognized += waiting.lines
+        return records
+
+    def _learn(self, layout: TrainingLine, scan: Scan) -> None:
+        if self._family is None:
+            self._family = next(family for own, family in self._training if own is layout)
+            self._choose()
+        if scan.last_key not in self._ends:
+            self._ends = frozenset([*sorted(self._ends)[:UNREAD_LIMIT], scan.last_key])
+        if len(self._unread) < UNREAD_LIMIT:
+            self._unread.update(dict.fromkeys(scan.unread[:UNREAD_LIMIT]))
+
+    def _tell(self, readings: Iterable[Reading], waiting: _Waiting) -> list[Record]:
+        records: list[Record] = []
+        for reading in readings:
+            records += self._history.take(reading, waiting.line.source, waiting.line.stamp)
+        for record in records:
+            if record.kind == "train":
+                self._results += 1
+                self._present.update(metric.short for metric in record.values)
+                self._last = int(record.values[catalog.ITERATION])
+                self._first = self._last if self._first is None else self._first
+        return records
+
+
+def _continues(now: Scan, before: Scan) -> bool:
+    """Whether a text with one line more holds more."""
+    if now.trouble == "garbled" or len(now.done) < len(before.done):
+        return False
+    return now.progress > before.progress or now.state > before.state or len(now.done) > len(before.done)
+
+
+def _stamped(scan: Scan, line: Line) -> bool:
+    return bool(line.stamp) or not scan.readings or bool(scan.readings[-1].stamp)
+
+
+def _is_better(now: Scan, alone: _Found | None) -> bool:
+    """Whether the line before belongs to it: it holds the head of the record, or the record's time."""
+    if alone is None:
+        return now.progress > 0 and not now.trouble
+    return now.progress >= alone[1].progress and any(reading.stamp for reading in now.readings)

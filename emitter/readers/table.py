@@ -1,0 +1,223 @@
+"""Layouts as tables: the fields of a training line, and other lines that are known by their words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+
+from .. import catalog
+from ..catalog import Metric
+from .lines import last_stamp
+from .readings import Layout, Number, Reading, Scan, State
+
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|[+-]?inf", re.ASCII | re.IGNORECASE)
+_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_UNFIT = re.compile(r"[^0-9a-z/%+]+")
+
+
+def number(printed: str) -> Number | None:
+    """A number as Python and C print it; an integer stays one. None if it is something else."""
+    if _INTEGER.fullmatch(printed):
+        return int(printed)
+    return float(printed) if _NUMBER.fullmatch(printed) else None
+
+
+@lru_cache(maxsize=1000)
+def squeezed(key: str) -> str:
+    """A key without what differs between spellings, or is lost where a line is wrapped: case, blanks, marks."""
+    return _UNFIT.sub("", key.lower())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One value of a training line: where it stands, and which metric it is.
+
+    Raises: ValueError if it has no key, or is per GPU and cumulative at once.
+    """
+
+    metric: Metric | None
+    """None for what is known and has no metric."""
+    keys: tuple[str, ...]
+    """As printed; case, blanks and punctuation do not matter."""
+    factor: Number = 1
+    """From the printed unit to the metric's."""
+    read: Callable[[str], Number | None] = number
+    """From the printed text to a number; None if it is none."""
+    per_gpu: bool = False
+    """Printed for one GPU, while the metric is for the whole job."""
+    cumulative: bool = False
+    """Printed as a total, while the metric counts what is new."""
+
+    def __post_init__(self) -> None:
+        where = "emitter.readers: a field"
+        if not self.keys or not all(squeezed(key) for key in self.keys):
+            raise ValueError(f"{where} has keys with letters (got {self.keys!r}). Write them as they are printed.")
+        if self.per_gpu and self.cumulative:
+            raise ValueError(f"{where} is per GPU or cumulative (got both for {self.keys!r}). Choose one.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingLine:
+    """A training line: its head with the iteration, then keys and values in any order."""
+
+    words: tuple[str, ...]
+    """One of these is in every such line."""
+    head: re.Pattern[str]
+    """Where a line begins. Its groups `iteration` and, where printed, `target` are the counters."""
+    fields: tuple[Field, ...]
+    last: str = ""
+    """A key that makes a line complete wherever it stands; empty if the layout has none."""
+    separator: str = "|"
+    assign: str = ":"
+    """Between key and value. Where it is missing, the last blank is."""
+    closed: bool = True
+    """Whether a separator ends the line, so that its last value cannot be cut."""
+    pair: re.Pattern[str] | None = None
+    """A key and its value in two groups, for lines that no separator divides."""
+    silent_nan: bool = False
+    """Whether a NaN loss is left out instead of printed, by every version that prints `last`."""
+    until: str = ""
+    """Text with which something else begins on the same line."""
+    signature: str = ""
+    """Text that tells this layout from others with the same head."""
+    joint: str = ""
+
+    @cached_property
+    def _by_key(self) -> dict[str, Field]:
+        return {squeezed(key): field for field in self.fields for key in field.keys}
+
+    def scan(self, text: str, ends: frozenset[str]) -> Scan | None:
+        """The training lines of a text: usually one, more where ranks were glued."""
+        heads = list(self.head.finditer(text))
+        if not heads or self.signature not in text:
+            return None
+        done: list[Reading] = []
+        begin = 0
+        for head, following in pairwise(heads):
+            before = self._one(text, begin, head, following.start(), ends)
+            begin = head.end()
+            if before.state >= State.ENOUGH:
+                done += before.readings
+        return self._one(text, begin, heads[-1], len(text), ends, tuple(done))
+
+    def _one(
+        self, text: str, begin: int, head: re.Match[str], end: int, ends: frozenset[str], done: tuple[Reading, ...] = ()
+    ) -> Scan:
+        over = text.find(self.until, head.end(), end) if self.until else -1
+        pairs, tail = self._pairs(text[head.end() : end if over < 0 else over])
+        values: dict[Metric, Number] = {}
+        per_gpu: dict[Metric, Number] = {}
+        cumulative: dict[Metric, Number] = {}
+        unread: list[str] = []
+        last = False
+        key = ""
+        for printed_key, printed in pairs:
+            key = squeezed(printed_key)
+            field = self._by_key.get(key)
+            if field is None:
+                unread.append(printed_key.strip())
+                continue
+            value = field.read(printed.strip())
+            if value is None:
+                return Scan(state=State.OPEN, trouble="garbled", begin=head.start(), done=done)
+            last = last or key == squeezed(self.last)
+            if field.metric is not None:
+                into = per_gpu if field.per_gpu else cumulative if field.cumulative else values
+                into.setdefault(field.metric, value * field.factor)
+        state = State.OPEN
+        known_end = over >= 0 or (self.closed and key in ends)
+        if last:
+            state = State.WHOLE if known_end else State.ENOUGH
+        elif catalog.LOSS in values and not tail.strip() and (known_end or squeezed(self.last) not in ends):
+            state = State.WHOLE if known_end else State.ENDED
+        counters = head.groupdict()
+        if counters.get("target"):
+            values[catalog.TARGET_ITERATION] = int(counters["target"])
+        reading = Reading(
+            kind="train",
+            iteration=int(counters["iteration"]),
+            values=values,
+            per_gpu=per_gpu,
+            cumulative=cumulative,
+            stamp=last_stamp(text[begin : head.start()]),
+            silent_nan=self.silent_nan and last,
+        )
+        return Scan(
+            state=state,
+            readings=(reading,),
+            progress=len(pairs),
+            begin=head.start(),
+            done=done,
+            last_key=key,
+            unread=tuple(unread),
+        )
+
+    def _pairs(self, body: str) -> tuple[list[tuple[str, str]], str]:
+        """Keys and values as printed, and what is left behind the last separator."""
+        if self.pair is not None:
+            return [(match[1], match[2]) for match in self.pair.finditer(body)], ""
+        parts = body.split(self.separator)
+        tail = "" if not self.closed else parts.pop()
+        pairs = []
+        for part in parts:
+            key, found, printed = part.partition(self.assign)
+            if not found:
+                key, found, printed = part.strip().rpartition(" ")
+            if found:
+                pairs.append((key, printed))
+        return pairs, tail
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """Any other line that is known by its words."""
+
+    words: tuple[str, ...]
+    """One of these is in every such line."""
+    pattern: re.Pattern[str]
+    make: Callable[[re.Match[str]], Reading]
+    begin: re.Pattern[str] | None = None
+    """What such a line begins with, where the pattern needs more than 80 columns."""
+    joint: str = ""
+
+    def scan(self, text: str, ends: frozenset[str]) -> Scan | None:
+        """The line's statement."""
+        if match := self.pattern.search(text):
+            return Scan(state=State.WHOLE, readings=(self.make(match),), begin=match.start())
+        if self.begin is not None and (match := self.begin.search(text)):
+            return Scan(state=State.OPEN, trouble="unknown", begin=match.start())
+        return None
+
+
+def known(match: re.Match[str]) -> Reading:
+    """Nothing to report."""
+    return Reading(kind="known")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """The layouts of one project and its relatives.
+
+    Raises: ValueError if the example is no line of it.
+    """
+
+    name: str
+    """As `--format` has it."""
+    title: str
+    """Projects and years."""
+    example: str
+    """One training line."""
+    training: tuple[TrainingLine, ...]
+    """The first layout with which a line can be read counts."""
+    others: tuple[Layout, ...] = ()
+
+    def __post_init__(self) -> None:
+        scans = [layout.scan(self.example, frozenset()) for layout in self.training]
+        if not any(scan and scan.state > State.OPEN for scan in scans):
+            raise ValueError(
+                f"emitter.readers: the example of {self.name!r} is a training line of it (got {self.example!r}). "
+                "Correct the example or the table."
+            )
