@@ -23,12 +23,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 from . import catalog
 from .catalog import Metric
 from .instruments import AttributeValue, record, record_training_metrics
 from .lifecycle import Lifecycle
+from .repeats import Once
 from .run_config import Options
 from .setup import set_up
 from .spans import managed_span
@@ -77,16 +78,17 @@ class TrainingRun:
         self.meter = self.telemetry.meter
         self.run_id = self.telemetry.run_id
         self.iteration = 0
-        self._consumed = {catalog.CONSUMED_TOKENS: 0.0, catalog.CONSUMED_SAMPLES: 0.0}
+        self._consumed_tokens = self._consumed_samples = 0.0
         self._log_every = log_every
         self._linger_s = linger_s
         self._process = os.getpid()
-        self._ended = self.meter is None
+        self._ended = not self.telemetry.exporting
+        self._once = Once(__name__)
         self._since_log = _Pending()
         self._spans = ExitStack()
         self.lifecycle = Lifecycle(self.meter, _clock(), attempt=self.telemetry.attempt)
         self._restore_signal: Callable[[], None] = lambda: None
-        if self.meter is None:
+        if self._ended:
             return
         self.record(catalog.TARGET_ITERATION, target_iteration)
         self.record(catalog.WORLD_SIZE, world_size)
@@ -110,8 +112,8 @@ class TrainingRun:
         self,
         loss: SupportsFloat | None = None,
         *,
-        tokens: float | None = None,
-        samples: float | None = None,
+        tokens: SupportsFloat | None = None,
+        samples: SupportsFloat | None = None,
         grad_norm: SupportsFloat | None = None,
         learning_rate: SupportsFloat | None = None,
         throughput_tflops: SupportsFloat | None = None,
@@ -127,29 +129,38 @@ class TrainingRun:
         if self.meter is None:
             return
         self.iteration = self.iteration + 1 if iteration is None else iteration
-        pending = self._since_log
-        pending.add(tokens, skipped)
-        self._consumed[catalog.CONSUMED_TOKENS] += tokens or 0
-        self._consumed[catalog.CONSUMED_SAMPLES] += samples or 0
-        first = self.lifecycle.phase == "startup"
-        if pending.steps < self._log_every and not first:
-            return
-        self._since_log = _Pending()
-        length = self.lifecycle.step(pending.steps, seconds)
+        try:
+            pending = self._since_log
+            pending.add(tokens, samples, skipped)
+            if pending.steps < self._log_every and self.lifecycle.phase != "startup":
+                return
+            self._since_log = _Pending()
+            self._report(pending, self.lifecycle.step(pending.steps, seconds))
+            self.record(catalog.GLOBAL_BATCH_SIZE, samples)
+        except Exception as error:  # tokens may be a tensor, too
+            self._once.warn("step", "TrainingRun.step: cannot count (got %r). Training goes on.", error)
         record_training_metrics(
             self.meter,
             loss=loss,
             throughput_tflops=throughput_tflops,
             grad_norm=grad_norm,
-            skipped_iters=pending.skipped,
             learning_rate=learning_rate,
-            tokens_per_sec=pending.tokens / (length * pending.steps) if length and pending.tokens else None,
             memory_allocated_gb=memory_allocated_gb,
         )
+
+    def _report(self, pending: _Pending, seconds: float | None) -> None:
+        """Report the steps since the last report, of which one took so long."""
         self.record(catalog.ITERATION, self.iteration)
-        self.record(catalog.GLOBAL_BATCH_SIZE, samples)
-        for metric, consumed in self._consumed.items():
-            self.record(metric, consumed or None)
+        self.record(catalog.SKIPPED_ITERS, pending.skipped)
+        tokens, samples = float(pending.tokens), float(pending.samples)
+        self._consumed_tokens += tokens
+        self._consumed_samples += samples
+        if tokens:
+            self.record(catalog.CONSUMED_TOKENS, self._consumed_tokens)
+        if samples:
+            self.record(catalog.CONSUMED_SAMPLES, self._consumed_samples)
+        if tokens and seconds:
+            self.record(catalog.TOKENS_PER_SEC, tokens / (seconds * pending.steps))
 
     @contextmanager
     def evaluation(self) -> Iterator[Evaluation]:
@@ -188,7 +199,7 @@ class TrainingRun:
     def resume(self, iteration: int, *, consumed_tokens: float = 0, consumed_samples: float = 0) -> None:
         """Go on from a checkpoint's iteration and from what it had consumed."""
         self.iteration = iteration
-        self._consumed = {catalog.CONSUMED_TOKENS: consumed_tokens, catalog.CONSUMED_SAMPLES: consumed_samples}
+        self._consumed_tokens, self._consumed_samples = consumed_tokens, consumed_samples
         self.record(catalog.ITERATION, iteration)
         self.record(catalog.CHECKPOINT_LAST_ITERATION, iteration)
 
@@ -206,8 +217,7 @@ class TrainingRun:
         self.telemetry.shutdown()
 
     def __enter__(self) -> TrainingRun:
-        if self.meter is not None:
-            self._spans.enter_context(managed_span("job", "megatron.pretrain"))
+        self._spans.enter_context(managed_span("job", "megatron.pretrain"))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -239,13 +249,16 @@ class _Pending:
     """Steps since the last report."""
 
     steps: int = 0
-    tokens: float = 0
+    tokens: Any = 0.0
+    """A sum; of tensors it is one, which is not read before it is reported."""
+    samples: Any = 0.0
     skipped: int = 0
 
-    def add(self, tokens: float | None, skipped: bool) -> None:
+    def add(self, tokens: Any, samples: Any, skipped: bool) -> None:
         self.steps += 1
-        self.tokens += tokens or 0
-        self.skipped += skipped
+        self.skipped += bool(skipped)
+        self.tokens = self.tokens if tokens is None else self.tokens + tokens
+        self.samples = self.samples if samples is None else self.samples + samples
 
 
 def _clock() -> Callable[[], float]:

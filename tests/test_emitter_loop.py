@@ -86,6 +86,53 @@ def test_with_an_interval_only_each_nth_loss_is_read() -> None:
     assert there["training_iteration"] == 9
 
 
+def test_what_cannot_be_read_does_not_stop_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """A tensor on a broken device raises whatever is asked of it: one line of the log, and the rest is reported."""
+
+    class Broken:
+        def __radd__(self, other: object) -> Broken:
+            raise RuntimeError("device-side assert triggered")
+
+        def __float__(self) -> float:
+            raise RuntimeError("device-side assert triggered")
+
+    with TrainingRun("r", to="scrape:0", linger_s=0) as run:
+        for _ in range(20):
+            run.step(loss=Broken(), tokens=Broken(), grad_norm=0.5)  # type: ignore[arg-type]
+        there = scraped(run)
+    assert there["training_grad_norm"] == 0.5
+    assert run.iteration == 20
+    assert len([line for line in caplog.messages if "cannot count" in line]) == 1
+    assert len([line for line in caplog.messages if "training.loss" in line]) == 1
+
+
+def test_tokens_may_be_a_tensor_that_is_read_with_the_report() -> None:
+    """Adding to a tensor does not wait for the device; only the sum is read."""
+    reads = []
+
+    class Tensor:
+        def __init__(self, value: float) -> None:
+            self.value = value
+
+        def __radd__(self, other: float) -> Tensor:
+            return Tensor(other + self.value)
+
+        def __add__(self, other: Tensor) -> Tensor:
+            return Tensor(self.value + other.value)
+
+        def __float__(self) -> float:
+            reads.append(self.value)
+            return self.value
+
+    with TrainingRun("r", to="scrape:0", log_every=3, linger_s=0) as run:
+        for _ in range(4):
+            run.step(tokens=Tensor(10.0), seconds=2.0)
+        there = scraped(run)
+    assert reads == [10.0, 30.0]
+    assert there["training_consumed_tokens"] == 40
+    assert there["training_tokens_per_sec"] == 5
+
+
 def test_an_evaluation_and_a_checkpoint_are_phases_with_results() -> None:
     """Each is a phase while it lasts, and a duration afterwards."""
     with TrainingRun("r", to="scrape:0", linger_s=0) as run:
