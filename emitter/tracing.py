@@ -127,7 +127,7 @@ class Tracing:
     def flush(self, timeout_s: float = CLOSING_TIME_S) -> bool:
         """Push the spans that have ended; whether all arrived in time."""
         in_time = _all_within(timeout_s, [processor.force_flush for processor in self._processors])
-        return in_time and not any(processor.exporter.failing for processor in self._processors)
+        return in_time and all(processor.exporter.arrived for processor in self._processors)
 
     def shutdown(self, timeout_s: float = CLOSING_TIME_S) -> None:
         """Push the last spans and close every way out, even if a collector hangs."""
@@ -216,18 +216,20 @@ class _Outgoing(SpanExporter):
         bases = {base.__module__ for base in type(exporter).__mro__ if base.__module__ != "builtins"}
         queues = {base.__module__ for base in _Batches.__mro__} | {"opentelemetry.sdk._shared_internal"}
         self.repeats = Repeats(sorted((bases | queues) - {"builtins"}))
-        self.failing = False
+        self.arrived = True
+        """Whether the last spans did; not while they are on their way."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send the spans. Never raises."""
         result = SpanExportResult.FAILURE
+        self.arrived = False
         with self.repeats.left_out():
             try:
                 result = self._exporter.export(spans)
             except Exception as error:
                 _log.warning("%s: must take the spans (got %r). Training goes on without.", self._where, error)
-        self.failing = result is not SpanExportResult.SUCCESS
-        if not self.failing:
+        self.arrived = result is SpanExportResult.SUCCESS
+        if self.arrived:
             self.repeats.forget()
         return result
 

