@@ -142,6 +142,7 @@ def _open(
     if "otlp" in to:
         otlp_protocol("metrics", environ)
         otlp_protocol("traces", environ)
+        otlp_protocol("logs", environ)
     attributes = identity.resource(settings, place, telemetry.run_id, environ, options)
     if settings.metrics_enabled:
         export = start(
@@ -151,6 +152,13 @@ def _open(
         telemetry._export = export
         telemetry.meter = export.meter
         _describe(export.meter, telemetry, options)
+    if settings.logs_enabled:
+        from . import log_bridge
+
+        bridge = log_bridge.start(
+            telemetry.run_id, to, place=place, resource={**attributes.stable, **attributes.volatile}
+        )
+        telemetry._closing.callback(bridge.shutdown)
     if groups:
         from . import tracing
 

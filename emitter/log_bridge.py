@@ -1,0 +1,218 @@
+"""The bridge of Python's logging: what the root logger passes goes out as OpenTelemetry logs, with the trace id."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from opentelemetry.sdk import _logs
+from opentelemetry.sdk._logs import export as _logs_export
+
+from .destinations import HTTP_PATH, Console, Destination, Otlp, Scrape, StandardOtlp, destination, otlp_protocol
+from .errors import EmitterError
+from .export import CLOSING_TIME_S, _all_within, _missing, _resource
+from .instruments import AttributeValue
+from .repeats import Once, Repeats
+
+if TYPE_CHECKING:
+    from .ranks import Place
+
+LOGS_PATH = "/v1/logs"
+
+NOT_BRIDGED = (__name__.partition(".")[0], "opentelemetry", "urllib3", "requests", "grpc")
+"""Loggers, with all below them, that speak when an export fails: their records would make the next one."""
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({})))
+_QUEUES = ("opentelemetry.attributes", "opentelemetry.sdk._shared_internal", "opentelemetry.sdk._logs._internal.export")
+
+_log = logging.getLogger(__name__)
+
+
+class LogBridge:
+    """Log records of one run on their way out, made by `start`. A context manager that ends with a shutdown."""
+
+    def __init__(self, provider: _logs.LoggerProvider, outgoing: Sequence[_Outgoing]) -> None:
+        self._outgoing = outgoing
+        self._processors = [_logs_export.BatchLogRecordProcessor(cast(Any, exporter)) for exporter in outgoing]
+        for processor in self._processors:
+            provider.add_log_record_processor(processor)
+        self._handler = _Handler(provider)
+        self._process = os.getpid()
+        self._closed = False
+        logging.getLogger().addHandler(self._handler)
+        atexit.register(self.shutdown)
+
+    def flush(self, timeout_s: float = CLOSING_TIME_S) -> bool:
+        """Push the records that are waiting; whether all arrived in time."""
+        in_time = _all_within(timeout_s, [processor.force_flush for processor in self._processors])
+        return in_time and not any(exporter.failing for exporter in self._outgoing)
+
+    def shutdown(self, timeout_s: float = CLOSING_TIME_S) -> None:
+        """Let go of the root logger, push the last records and close every way out, even if a collector hangs."""
+        if self._closed or os.getpid() != self._process:
+            return
+        self._closed = True
+        atexit.unregister(self.shutdown)
+        logging.getLogger().removeHandler(self._handler)
+        self._handler.close()
+        _all_within(timeout_s, [_closing(processor) for processor in self._processors])
+
+    def __enter__(self) -> LogBridge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+
+def start(
+    run_id: str,
+    to: Iterable[str],
+    *,
+    place: Place,
+    resource: Mapping[str, AttributeValue] | None = None,
+) -> LogBridge:
+    """Send out what the root logger passes. Call it on the rank that exports, with the run id of `export.start`.
+
+    `to` names destinations as there; a scraped one takes no logs. One that cannot be opened is a warning. Call it after
+    `logging.basicConfig`, which does nothing once the root logger has a handler.
+
+    Raises: ValueError if a destination cannot be.
+    """
+    outgoing = []
+    for where in [destination(text) for text in to]:
+        if not isinstance(where, Scrape):
+            try:
+                outgoing.append(_Outgoing(_exporter(where), where))
+            except EmitterError as error:
+                _log.warning("%s Training goes on without.", error)
+    provider = _logs.LoggerProvider(_resource(run_id, place.rank, resource or {}), shutdown_on_exit=False)
+    return LogBridge(provider, outgoing)
+
+
+def _exporter(where: Otlp | StandardOtlp | Console) -> Any:
+    """An exporter of logs; its base class has had two names."""
+    if isinstance(where, Console):
+        names = ("ConsoleLogRecordExporter", "ConsoleLogExporter")
+        console = next(getattr(_logs_export, name) for name in names if hasattr(_logs_export, name))
+        return console(out=sys.stdout)
+    try:
+        if where.grpc if isinstance(where, Otlp) else otlp_protocol("logs", os.environ) == "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcExporter
+
+            if isinstance(where, Otlp):
+                return GrpcExporter(where.endpoint, insecure=not where.encrypted)
+            return GrpcExporter()
+        from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter as HttpExporter
+
+        return HttpExporter(_http_endpoint(where)) if isinstance(where, Otlp) else HttpExporter()
+    except ImportError as error:
+        raise _missing(where, error) from error
+    except Exception as error:
+        raise EmitterError(f"{where}: the exporter must start (got {error!r}). Check the OTEL_* variables.") from error
+
+
+def _http_endpoint(where: Otlp) -> str:
+    """The URL with the path of logs in the place of that of metrics; another path is the user's."""
+    url, question, query = where.endpoint.partition("?")
+    if url.endswith(HTTP_PATH):
+        url = url.removesuffix(HTTP_PATH) + LOGS_PATH
+    return url + question + query
+
+
+def _closing(processor: _logs_export.BatchLogRecordProcessor) -> Any:
+    """The processor's shutdown, for `_all_within`, which looks after the time: it takes none."""
+    return lambda timeout_millis: processor.shutdown()  # type: ignore[no-untyped-call]  # the SDK's
+
+
+class _Handler(logging.Handler):
+    """Hands records to the SDK's handler. Never raises, never waits for the network.
+
+    The SDK's handler is deprecated for one in another package, which training images lack; but what a log record is
+    made of changed several times between the SDKs that we allow, and theirs knows its own. It warns when it is made.
+    """
+
+    def __init__(self, provider: _logs.LoggerProvider) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*LoggingHandler", DeprecationWarning)
+            self._sdk = _logs.LoggingHandler(logger_provider=provider)
+        self._repeats = Repeats(_QUEUES)
+        self._once = Once(__name__)
+        self._process = os.getpid()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue the record."""
+        last = logging.lastResort
+        if last is not None and record.levelno >= last.level and logging.getLogger().handlers == [self]:
+            last.handle(record)  # a program that configured no logging is told its warnings, as it would be without us
+        if record.name.partition(".")[0] in NOT_BRIDGED or os.getpid() != self._process:
+            return  # a forked data loader reports nothing in the run's name
+        with self._repeats.left_out():
+            try:
+                self._sdk.emit(_plain(record))
+            except Exception as error:
+                self._once.warn("emit", "emitter: a log record cannot be exported (got %r). Training goes on.", error)
+
+    def close(self) -> None:
+        """Let go of the loggers that say what is wrong with a queue."""
+        self._repeats.close()
+        super().close()
+
+
+def _plain(record: logging.LogRecord) -> logging.LogRecord:
+    """The record with nothing but what every exporter can encode: one that cannot be takes its batch with it."""
+    extras = {name: value for name, value in vars(record).items() if name not in _STANDARD and _is_plain(value)}
+    standard = {name: getattr(record, name) for name in _STANDARD if hasattr(record, name)}
+    return logging.makeLogRecord({**standard, **extras, "msg": _utf8(record.getMessage()), "args": ()})
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, str):
+        return value == _utf8(value)
+    return isinstance(value, bool | float) or (isinstance(value, int) and value.bit_length() < 64)
+
+
+def _utf8(text: str) -> str:
+    """The text with a ? for what UTF-8 lacks, such as the bytes of a strange file name."""
+    return text.encode("utf-8", "replace").decode()
+
+
+class _Outgoing:
+    """An exporter that does not repeat its complaints."""
+
+    def __init__(self, exporter: Any, where: Destination) -> None:
+        self._exporter = exporter
+        self._where = where
+        self._process = os.getpid()
+        bases = {base.__module__ for base in type(exporter).__mro__ if base.__module__ != "builtins"}
+        self._repeats = Repeats(sorted({*bases, *_QUEUES}))
+        self.failing = False
+
+    def export(self, batch: Sequence[Any]) -> Any:
+        """Send the records. Never raises."""
+        result: Any = None
+        if os.getpid() != self._process:
+            return result
+        with self._repeats.left_out():
+            try:
+                result = self._exporter.export(batch)
+            except Exception as error:
+                _log.warning("%s: must take the logs (got %r). Training goes on without.", self._where, error)
+        self.failing = getattr(result, "name", "") != "SUCCESS"  # the enumeration has had two names, too
+        if not self.failing:
+            self._repeats.forget()
+        return result
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Nothing waits here."""
+        return True
+
+    def shutdown(self) -> None:
+        """As the exporter does."""
+        self._exporter.shutdown()
+        self._repeats.close()
