@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +16,6 @@ from emitter.identity import resource, run_id, run_info
 from emitter.ranks import Place
 from emitter.settings import Settings, read_settings
 
-ROOT = Path(__file__).resolve().parent.parent
 HERE = Place(rank=0, world_size=8, local_rank=0, local_world_size=8)
 RENDEZVOUS = {"MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -121,55 +117,6 @@ def test_without_a_rendezvous_the_id_cannot_be_shared(caplog: pytest.LogCaptureF
         "emitter.run_id: ranks must share an id (got nothing in common of 4 ranks). "
         "Set NEMO_LENS_RUN_ID, the same on all ranks."
     ]
-
-
-RANK = """
-import json, os
-from emitter.identity import run_id
-from emitter.ranks import exports, place
-from emitter.settings import read_settings
-settings, where = read_settings(), place(os.environ)
-print(json.dumps([exports(where, settings), run_id(settings, where, os.environ)]))
-"""
-
-
-@pytest.mark.parametrize(
-    ("strategy", "exporting"),
-    [
-        ({}, [15]),
-        ({"MEGATRON_OTEL_RANK_STRATEGY": "all_ranks"}, list(range(16))),
-        ({"MEGATRON_OTEL_RANK_STRATEGY": "sampled", "MEGATRON_OTEL_EXPORT_SAMPLE_RATE": "0.25"}, [0, 4, 8, 12]),
-        ({"NEMO_LENS_EXPORT_STRATEGY": "first_rank_per_node"}, [0, 8]),
-    ],
-    ids=["single_rank", "all_ranks", "sampled", "first_rank_per_node"],
-)
-def test_sixteen_processes_are_one_run(strategy: dict[str, str], exporting: list[int]) -> None:
-    """Of the ranks of one job exactly the right ones export, and all know one run id."""
-    inherited = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", RANK],
-            cwd=ROOT,
-            env={
-                **inherited,
-                **RENDEZVOUS,
-                **strategy,
-                "RANK": str(rank),
-                "WORLD_SIZE": "16",
-                "LOCAL_RANK": str(rank % 8),
-                "LOCAL_WORLD_SIZE": "8",
-                "TORCHELASTIC_RUN_ID": "none",
-                "TORCHELASTIC_RESTART_COUNT": "0",
-                **error_file(str(rank // 8), 0, rank % 8),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        for rank in range(16)
-    ]
-    answers = [json.loads(process.communicate(timeout=60)[0]) for process in processes]
-    assert [rank for rank, (exports, _) in enumerate(answers) if exports] == exporting
-    assert len({found for _, found in answers}) == 1
 
 
 @pytest.mark.parametrize(
