@@ -47,6 +47,9 @@ class Expr:
     def __lt__(self, other: Expr | float) -> Expr:
         return self._binary("<", other, Rank.COMPARE)
 
+    def __ge__(self, other: Expr | float) -> Expr:
+        return self._binary(">=", other, Rank.COMPARE)
+
     def equals(self, other: Expr | float) -> Expr:
         """The samples equal to other."""
         return self._binary("==", other, Rank.COMPARE)
@@ -77,8 +80,8 @@ class Expr:
         return self._binary(f"* on ({', '.join(on)}) group_left ({', '.join(group_left)})", other, Rank.MULTIPLY)
 
     def over(self, other: Expr, *, on: Sequence[str]) -> Expr:
-        """Quotient of samples that agree in the labels `on`."""
-        return self._binary(f"/ on ({', '.join(on)})", other, Rank.MULTIPLY)
+        """Many-to-one quotient: every sample keeps its labels, divided by the one that agrees in the labels `on`."""
+        return self._binary(f"/ on ({', '.join(on)}) group_left ()", other, Rank.MULTIPLY)
 
     def and_(self, other: Expr, *, on: Sequence[str] | None = None) -> Expr:
         """The samples for which other has one too."""

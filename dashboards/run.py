@@ -1,11 +1,14 @@
-"""`training-run`: one run, the page to open at 3 am. The verdict first, then what it rests on."""
+"""`training-run`: one run, the page to open at 3 am. The verdict first, then what it rests on.
+
+Each row below the first screen is a module of its own, `run_*.py`.
+"""
 
 from __future__ import annotations
 
-from dashboards import ids, signals, state, style
+from dashboards import ids, run_checkpoints, run_data, run_goodput, run_iteration, run_speed, signals, state, style
 from dashboards.dashboard import Dashboard, Panel, View
 from dashboards.ids import RunPanel
-from dashboards.queries import learning, progress, speed, values
+from dashboards.queries import learning, progress, values
 from dashboards.scope import Scope
 from emitter import catalog
 
@@ -38,15 +41,11 @@ def dashboard(view: View) -> Dashboard:
                 skipped_panel(scope),
                 nonfinite_panel(scope),
             ),
-            style.row(
-                "Speed and memory",
-                tokens_per_second_panel(scope),
-                tokens_per_gpu_panel(scope),
-                step_time_panel(scope),
-                step_time_quantiles_panel(scope),
-                tflops_panel(scope),
-                memory_panel(scope),
-            ),
+            run_speed.row(scope),
+            run_checkpoints.row(scope),
+            run_goodput.row(scope),
+            run_iteration.row(scope),
+            run_data.row(scope),
         ),
     )
 
@@ -240,90 +239,4 @@ def nonfinite_panel(scope: Scope) -> Panel:
         needs=(catalog.NONFINITE,),
         bars=True,
         height=6,
-    )
-
-
-# --- Speed and memory -----------------------------------------------------------------------------------------------
-
-
-def tokens_per_second_panel(scope: Scope) -> Panel:
-    """Training speed."""
-    return style.timeseries(
-        id=RunPanel.TOKENS_PER_SECOND,
-        title="Tokens per second",
-        description="Speed of all ranks together; a process that stays below the dashed line, a share of the run's "
-        "median of the hours before, makes ThroughputCollapse fire, unless a restart made the past another's.",
-        unit=catalog.TOKENS_PER_SEC.unit,
-        queries=(
-            style.line(scope, speed.tokens_per_second(scope)),
-            style.limit(scope, speed.tokens_per_second_floor(scope), "collapse"),
-        ),
-        needs=(catalog.TOKENS_PER_SEC,),
-    )
-
-
-def tokens_per_gpu_panel(scope: Scope) -> Panel:
-    """Speed that can be compared between sizes."""
-    return style.timeseries(
-        id=RunPanel.TOKENS_PER_GPU,
-        title="Tokens per second and GPU",
-        description="Speed of one GPU, comparable between runs of different size; empty while the number of GPUs is "
-        "not known.",
-        unit=catalog.TOKENS_PER_SEC.unit,
-        queries=(style.line(scope, speed.tokens_per_gpu(scope)),),
-        needs=(catalog.TOKENS_PER_SEC, catalog.WORLD_SIZE),
-        decimals=2,
-    )
-
-
-def step_time_panel(scope: Scope) -> Panel:
-    """Mean step time."""
-    return style.timeseries(
-        id=RunPanel.STEP_TIME,
-        title="Step time, mean",
-        description="Right whatever the buckets are; a rise of some percent is one slow GPU.",
-        unit=catalog.STEP_DURATION.unit,
-        queries=(style.line(scope, speed.step_time_mean(scope)),),
-        needs=(catalog.STEP_DURATION,),
-    )
-
-
-def step_time_quantiles_panel(scope: Scope) -> Panel:
-    """Spread of the step time."""
-    return style.timeseries(
-        id=RunPanel.STEP_TIME_QUANTILES,
-        title="Step time, quantiles of log intervals",
-        description="Each observation is the mean of one log interval, and as coarse as its bucket: the lines part "
-        "when some intervals are slow, single slow steps do not show.",
-        unit=catalog.STEP_DURATION.unit,
-        queries=(
-            style.line(scope, speed.step_time_quantile(0.5, scope), "p50"),
-            style.line(scope, speed.step_time_quantile(0.95, scope), "p95"),
-        ),
-        needs=(catalog.STEP_DURATION,),
-    )
-
-
-def tflops_panel(scope: Scope) -> Panel:
-    """Model FLOP/s."""
-    return style.timeseries(
-        id=RunPanel.TFLOPS,
-        title="TFLOP/s per GPU",
-        description="Model FLOP/s of one GPU; Megatron-LM exports it only with --log-throughput.",
-        unit=catalog.THROUGHPUT_TFLOPS.unit,
-        queries=(style.line(scope, speed.tflops(scope)),),
-        needs=(catalog.THROUGHPUT_TFLOPS,),
-    )
-
-
-def memory_panel(scope: Scope) -> Panel:
-    """Peak memory."""
-    return style.timeseries(
-        id=RunPanel.MEMORY,
-        title="Peak memory allocated",
-        description="Highest value since the start on the exporting rank, so it never falls; a steady rise ends out "
-        "of memory.",
-        unit=catalog.MEMORY_ALLOCATED.unit,
-        queries=(style.line(scope, speed.memory_allocated(scope)),),
-        needs=(catalog.MEMORY_ALLOCATED,),
     )

@@ -1,4 +1,4 @@
-"""House look: what panels and variables look like, and the colours, units and words they share.
+"""House look: what panels and variables look like.
 
 Only this module and `provisioning/targets` import grafanalib. What its classes lack is added through `extraJson`; what
 they write that Grafana no longer reads is cleared by `provisioning/targets/grafana_json.py`.
@@ -14,88 +14,25 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from grafanalib import core as grafana
 
-from dashboards import promql
+from dashboards import palette, promql
 from dashboards.dashboard import Panel, Query, Role, Row, Variable, View
 from dashboards.promql import Expr
 from dashboards.queries import alerting, choices
 from dashboards.scope import Scope
-from dashboards.state import State
 from emitter.catalog import Metric
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-GREY = "#6e6e6e"
-TEXT = "text"
-GREEN, YELLOW, ORANGE, RED, DARK_RED = "green", "yellow", "orange", "red", "dark-red"
-BLUE, PURPLE = "blue", "purple"
-
-UNITS = {
-    "none": "none",
-    "seconds": "s",
-    "milliseconds": "ms",
-    "iterations": "locale",
-    "values": "locale",
-    "GPUs": "locale",
-    "GiB": "gbytes",
-    "share": "percentunit",
-    "tokens per second": "count:tokens/s",
-    "TFLOP/s per GPU": "suffix:TFLOP/s",
-    "scientific": "sci",
-}
-"""Grafana's word for each unit of the catalogue."""
-
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
-
-NOT_FINITE = {
-    "type": "value",
-    "options": {
-        "NaN": {"text": "NaN", "color": RED, "index": 0},
-        "Infinity": {"text": "Inf", "color": RED, "index": 1},
-    },
-}
-"""NaN is painted in the base colour otherwise: a diverged run would look healthy. `special: nan` hits holes as well."""
-
-STATES = {
-    State.HUNG: ("HUNG", DARK_RED),
-    State.NONFINITE: ("NaN", RED),
-    State.ZERO: ("ALL SKIPPED", RED),
-    State.VANISHED: ("VANISHED", ORANGE),
-    State.SILENT: ("silent", YELLOW),
-    State.STARTUP: ("starting", BLUE),
-    State.EVALUATE: ("evaluating", PURPLE),
-    State.CHECKPOINT: ("checkpoint", YELLOW),
-    State.TRAIN: ("training", GREEN),
-    State.ENDED: ("ended", GREY),
-}
-"""Word and colour of each code of `state.state`."""
-
-_ROLES: Mapping[Role, Mapping[str, Any]] = {
-    "value": {},
-    "good": {"color": {"mode": "fixed", "fixedColor": GREEN}},
-    "bad": {"color": {"mode": "fixed", "fixedColor": RED}},
-    "marks": {
-        "color": {"mode": "fixed", "fixedColor": RED},
-        "custom.drawStyle": "bars",
-        "custom.fillOpacity": 30,
-        "custom.lineWidth": 0,
-        "custom.axisPlacement": "hidden",
-        "min": 0,
-        "max": 1,
-    },
-    "limit": {
-        "color": {"mode": "fixed", "fixedColor": RED},
-        "custom.lineStyle": {"fill": "dash", "dash": [10, 10]},
-    },
-}
 
 
 def _unit(unit: str) -> str:
-    if unit not in UNITS:
-        near = difflib.get_close_matches(unit, UNITS, 1)
+    if unit not in palette.UNITS:
+        near = difflib.get_close_matches(unit, palette.UNITS, 1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ValueError(f"dashboards.style: no unit {unit!r}{hint}.")
-    return UNITS[unit]
+    return palette.UNITS[unit]
 
 
 # --- Panel queries --------------------------------------------------------------------------------------------------
@@ -141,29 +78,68 @@ class Content(TypedDict):
 
 
 def timeseries(
-    *, width: int = 12, height: int = 8, bars: bool = False, decimals: int | None = None, **content: Unpack[Content]
+    *,
+    width: int = 12,
+    height: int = 8,
+    bars: bool = False,
+    decimals: int | None = None,
+    no_value: str = "not exported",
+    **content: Unpack[Content],
 ) -> Panel:
     """Lines over time; bars for what is counted."""
-    custom = {"axisSoftMin": 0, "axisSoftMax": 1} if bars else {}  # none is drawn on an axis to 1, not to 100
-    drawing = _draw(
+    # None of what is counted is drawn on an axis to 1, not to 100.
+    custom = {"axisSoftMin": 0, "axisSoftMax": 1} if bars or decimals == 0 else {}
+    look: dict[str, Any] = {
+        "decimals": decimals,
+        "drawStyle": "bars" if bars else "line",
+        "fillOpacity": 60 if bars else 0,
+        "lineWidth": 0 if bars else 1,
+        "showPoints": "never" if bars else "auto",
+    }
+    drawing = _draw_over_time(content, custom, _overrides(content["queries"]), no_value, **look)
+    return Panel(**content, width=width, height=height, drawing=drawing)
+
+
+def shares(
+    *, colors: Mapping[str, str], width: int = 12, height: int = 8, no_value: str, **content: Unpack[Content]
+) -> Panel:
+    """Parts of a whole over time, stacked in the order of the queries; each in the color of the word it begins with."""
+    custom = {"stacking": {"mode": "normal", "group": "A"}, "axisSoftMin": 0, "axisSoftMax": 1}
+    overrides = [
+        {
+            "matcher": {"id": "byRegexp", "options": f"/^{word}\\b/"},
+            "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": color}}],
+        }
+        for word, color in colors.items()
+    ]
+    look: dict[str, Any] = {"drawStyle": "line", "fillOpacity": 60, "lineWidth": 0, "showPoints": "never"}
+    drawing = _draw_over_time(content, custom, overrides, no_value, **look)
+    return Panel(**content, width=width, height=height, drawing=drawing)
+
+
+def _draw_over_time(
+    content: Content,
+    custom: Mapping[str, Any],
+    overrides: list[dict[str, Any]],
+    no_value: str,
+    decimals: int | None = None,
+    **look: Any,
+) -> Any:
+    return _draw(
         grafana.TimeSeries,
         content,
         unit=_unit(content["unit"]),
         valueDecimals=decimals,
-        overrides=_overrides(content["queries"]),
+        overrides=overrides,
         thresholds=[{"value": None, "color": "transparent"}],
-        drawStyle="bars" if bars else "line",
-        fillOpacity=60 if bars else 0,
-        lineWidth=0 if bars else 1,
-        showPoints="never" if bars else "auto",
         tooltipMode="multi",
         tooltipSort="desc",
         extraJson={
-            "fieldConfig": {"defaults": {"custom": custom}},
+            "fieldConfig": {"defaults": {"noValue": no_value, "custom": dict(custom)}},
             "options": {"legend": {"showLegend": True}},
         },
+        **look,
     )
-    return Panel(**content, width=width, height=height, drawing=drawing)
 
 
 def stat(
@@ -191,7 +167,7 @@ def timeline(*, width: int = 24, height: int = 5, **content: Unpack[Content]) ->
         rowHeight=0.8,
         showValue="never",
         mappings=[_states()],
-        thresholds=[{"value": None, "color": GREY}],
+        thresholds=[{"value": None, "color": palette.GREY}],
         extraJson={"options": {"legend": {"calcs": [], "showLegend": True}, "tooltip": {"sort": "none"}}},
     )
     return Panel(**content, width=width, height=height, drawing=drawing)
@@ -211,7 +187,7 @@ def table(
         content,
         unit=_unit(content["unit"]),
         transformations=[{"id": "organize", "options": organize}],
-        thresholds=[{"value": None, "color": TEXT}],
+        thresholds=[{"value": None, "color": palette.TEXT}],
         extraJson={
             "fieldConfig": {"defaults": {"noValue": no_value, "custom": {"inspect": False}}},
             "options": {"frameIndex": 0, "cellHeight": "sm"},
@@ -292,14 +268,14 @@ def _stat(content: Content, no_value: str, *, verdict: bool, **look: Any) -> Any
     return _draw(
         grafana.Stat,
         content,
-        **{"mappings": [NOT_FINITE], **look},
+        **{"mappings": [palette.NOT_FINITE], **look},
         color={"mode": "thresholds"},
         colorMode="background" if verdict else "value",
         graphMode="none",
         textMode="auto",  # names the values as soon as there are several
         reduceCalc="lastNotNull",
         noValue=no_value,
-        thresholds=[{"value": None, "color": GREY if verdict else TEXT}],
+        thresholds=[{"value": None, "color": palette.GREY if verdict else palette.TEXT}],
         overrides=_overrides(content["queries"]),
         extraJson={"options": more},
     )
@@ -313,17 +289,17 @@ def _overrides(panel_queries: Sequence[Query]) -> list[dict[str, Any]]:
     return [
         {
             "matcher": {"id": "byFrameRefID", "options": letter},
-            "properties": [{"id": key, "value": value} for key, value in _ROLES[query.role].items()],
+            "properties": [{"id": key, "value": value} for key, value in palette.ROLES[query.role].items()],
         }
         for letter, query in _lettered(panel_queries)
-        if _ROLES[query.role]
+        if palette.ROLES[query.role]
     ]
 
 
 def _states() -> dict[str, Any]:
     options = {
         str(int(code)): {"text": text, "color": color, "index": place}
-        for place, (code, (text, color)) in enumerate(STATES.items())
+        for place, (code, (text, color)) in enumerate(palette.STATES.items())
     }
     return {"type": "value", "options": options}
 

@@ -29,7 +29,31 @@ BEAT_S = 0.4
 ATTRIBUTES: Mapping[Metric, Sequence[Mapping[str, str]]] = {
     catalog.NONFINITE: [{"signal": signal} for signal in catalog.SIGNALS],
     catalog.RUN_PHASE: [{"phase": phase} for phase in catalog.PHASES],
+    catalog.RUN_TIME: [{"bucket": bucket} for bucket in catalog.RUN_TIME_BUCKETS],
+    catalog.TIMER_DURATION: [
+        {"phase": phase, "agg": agg} for phase in ("forward-backward", "optimizer") for agg in ("min", "max")
+    ],
+    catalog.SPAN_DURATION: [{"span": "megatron.train_step", "group": "step"}],
 }
+
+STEADY: Mapping[Metric, float] = {
+    catalog.STEP_DURATION: 1100.0,
+    catalog.TARGET_ITERATION: 100_000.0,
+    catalog.NONFINITE: 0.0,
+    catalog.SKIPPED_ITERS: 0.0,
+    catalog.WORLD_SIZE: 64.0,
+    catalog.GPUS_PER_NODE: 8.0,
+    catalog.TOKENS_PER_SEC: 1e9,
+    catalog.CHECKPOINT_SAVE_DURATION: 42.0,
+    catalog.CHECKPOINT_LOAD_DURATION: 43.0,
+    catalog.EVALUATION_DURATION: 44.0,
+}
+"""What does not count the steps."""
+
+SAVED_AGO_S = 600
+PRODUCTIVE_SHARE = 0.5
+SPREAD = 1.25
+"""Slowest rank / fastest rank of every phase."""
 
 
 def site_bundle(extra: str = "") -> Bundle:
@@ -68,14 +92,17 @@ def _beat(meters: Sequence[Any], done: threading.Event) -> None:
 
 
 def _value(metric: Metric, attributes: Mapping[str, str], step: int) -> float:
+    if metric in STEADY:
+        return STEADY[metric]
     if metric is catalog.RUN_PHASE:
         return float(attributes["phase"] == "train")
-    if metric is catalog.STEP_DURATION:
-        return 1100.0
-    if metric is catalog.TARGET_ITERATION:
-        return 100_000.0
-    if metric is catalog.NONFINITE or metric is catalog.SKIPPED_ITERS:
-        return 0.0
+    if metric is catalog.RUN_TIME:
+        others = len(catalog.RUN_TIME_BUCKETS) - 1
+        return PRODUCTIVE_SHARE if attributes["bucket"] == "productive" else (1 - PRODUCTIVE_SHARE) / others
+    if metric is catalog.TIMER_DURATION:
+        return SPREAD if attributes["agg"] == "max" else 1.0
+    if metric is catalog.CHECKPOINT_LAST_SUCCESS_TIME:
+        return time.time() - SAVED_AGO_S
     return float(step) if metric.kind is not Kind.COUNTER else 1.0
 
 

@@ -78,6 +78,7 @@ OPERATIONS = [
     _operation("/", Expr.__truediv__),
     _operation(">", Expr.__gt__),
     _operation("<", Expr.__lt__),
+    _operation(">=", Expr.__ge__),
     _operation("==", Expr.equals),
     _operation("!=", Expr.differs),
 ]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dashboards import ids, signals, style
+from dashboards import ids, palette, signals
 from dashboards.dashboard import COLUMNS, Dashboard, Panel
 from dashboards.ids import RunPanel
 from dashboards.queries import progress, speed
@@ -44,6 +44,18 @@ def test_the_verdict_comes_first() -> None:
     assert RunPanel.FIRING_ALERTS in first
 
 
+def test_what_only_some_emitters_send_is_folded() -> None:
+    """Rows that are empty for most runs send no query and take one line, below everything else."""
+    folded = [row.collapsed for row in board().rows]
+    assert folded == sorted(folded)
+    numbers = {panel.id for row in board().rows if row.collapsed for panel in row.panels}
+    assert numbers == {
+        *(RunPanel.PHASE_TIME, RunPanel.PHASE_SPREAD, RunPanel.SPAN_TIME),
+        *(RunPanel.DATA_LOADING_SHARE, RunPanel.DATA_LOADING_TIME, RunPanel.MFU),
+        *(RunPanel.LOSS_MAX, RunPanel.MEMORY_SHARE, RunPanel.MEMORY_ERRORS),
+    }
+
+
 @pytest.mark.parametrize("item", board().panels, ids=lambda item: item.title)
 def test_each_description_is_one_sentence(item: Panel) -> None:
     """A panel says how to read it, once."""
@@ -64,8 +76,8 @@ def test_every_state_has_a_word_and_a_color() -> None:
     """Whatever code the state query returns is shown as a word."""
     (query,) = panel(RunPanel.STATE).queries
     returned = {state for state in State if f"* 0 + {int(state)}" in str(query.expr)}
-    assert returned == set(style.STATES) == set(State)
-    assert len({text for text, _ in style.STATES.values()}) == len(style.STATES)
+    assert returned == set(palette.STATES) == set(State)
+    assert len({text for text, _ in palette.STATES.values()}) == len(palette.STATES)
 
 
 def test_since_progress_is_red_exactly_when_the_alert_is_true() -> None:

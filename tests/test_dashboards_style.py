@@ -8,7 +8,7 @@ from typing import Any
 import grafana_vars
 import pytest
 
-from dashboards import style
+from dashboards import palette, style
 from dashboards.dashboard import Dashboard, Panel, Place, Row, Variable
 from dashboards.ids import RunPanel
 from dashboards.promql import Expr
@@ -23,9 +23,10 @@ HOSTILE = ('x"} or vector(1) #', "a.b+c", r"p|q\d,{{r}}", "50% (lr=3e-4) $HOME",
 
 
 def panels(settings: str = "") -> list[dict[str, Any]]:
-    """Every panel of every dashboard, as Grafana gets it."""
+    """Every panel of every dashboard, as Grafana gets it, those of folded rows included."""
     boards = bundle.collect(parse(settings, "site.yaml")).dashboards
-    return [panel for board in boards for panel in grafana.board_json(board)["panels"] if panel["type"] != "row"]
+    items = [item for board in boards for item in grafana.board_json(board)["panels"]]
+    return [panel for item in items for panel in (item["panels"] if item["type"] == "row" else [item])]
 
 
 def variable(name: str, settings: str = "") -> tuple[Variable, dict[str, Any]]:
@@ -56,9 +57,32 @@ def test_an_empty_stat_is_not_green() -> None:
     assert stats
     for panel in stats:
         base = panel["fieldConfig"]["defaults"]["thresholds"]["steps"][0]
-        assert base["color"] in (style.GREY, style.TEXT)
+        assert base["color"] in (palette.GREY, palette.TEXT)
         assert base["value"] is None
         assert panel["fieldConfig"]["defaults"]["noValue"]
+
+
+def test_an_empty_chart_says_why() -> None:
+    """What an emitter does not send is not taken for a broken board."""
+    charts = [panel for panel in panels() if panel["type"] == "timeseries"]
+    assert charts
+    assert not [panel["title"] for panel in charts if not panel["fieldConfig"]["defaults"]["noValue"]]
+
+
+def test_shares_are_stacked_in_the_colors_of_their_purposes() -> None:
+    """Training is green and at the bottom; every bucket of the catalog has a color of its own."""
+    (panel,) = (panel for panel in panels() if panel["id"] == RunPanel.TIME_SHARES)
+    assert panel["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal"
+    colors = {
+        bucket: item["properties"][0]["value"]["fixedColor"]
+        for item in panel["fieldConfig"]["overrides"]
+        for bucket in catalog.RUN_TIME_BUCKETS
+        if re.search(item["matcher"]["options"].strip("/"), f"{bucket} · run-1")
+    }
+    assert set(colors) == set(catalog.RUN_TIME_BUCKETS)
+    assert len(set(colors.values())) == len(colors)
+    assert colors["productive"] == palette.GREEN
+    assert 'bucket="productive"' in panel["targets"][0]["expr"]
 
 
 def test_a_number_that_is_not_finite_is_red() -> None:

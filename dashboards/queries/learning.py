@@ -19,6 +19,11 @@ def loss(scope: Scope) -> Expr:
     return finite(latest(catalog.LOSS, scope))
 
 
+def loss_max(scope: Scope) -> Expr:
+    """Largest loss of any rank where it is finite."""
+    return finite(latest(catalog.LOSS_MAX, scope))
+
+
 def grad_norm(scope: Scope) -> Expr:
     """Gradient norm where it is finite."""
     return finite(latest(catalog.GRAD_NORM, scope))

@@ -1,4 +1,4 @@
-"""How fast a run is, and what memory it takes."""
+"""How fast a run is."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ COLLAPSE_LOGS = 20
 
 SLOW_CADENCE_S = 90
 """Log interval from which the windows of a baseline are hours instead of minutes."""
+
+
+DAY_S = 86_400
+BILLION = 1e9
 
 
 def _per_window(scope: Scope, part: str, by: tuple[str, ...] = ()) -> Expr:
@@ -82,9 +86,40 @@ def tokens_per_gpu(scope: Scope) -> Expr:
     return tokens_per_second(scope) / world_size(scope)
 
 
+def tokens_per_node_and_day(scope: Scope) -> Expr:
+    """Tokens that one node processes in a day.
+
+    Unit:    billions (1e9) of tokens per node and day.
+    No data: the number of GPUs of the run or of a node is not known.
+    """
+    nodes = world_size(scope) / latest(catalog.GPUS_PER_NODE, scope)
+    return tokens_per_second(scope) * DAY_S / BILLION / nodes
+
+
 def tflops(scope: Scope) -> Expr:
     """Model TFLOP/s per GPU."""
     return latest(catalog.THROUGHPUT_TFLOPS, scope)
+
+
+def mfu(scope: Scope) -> Expr:
+    """Model FLOP/s utilization.
+
+    Unit: share.
+    """
+    return latest(catalog.MFU, scope)
+
+
+def data_loading_time(scope: Scope) -> Expr:
+    """Mean time that a step waits for data.
+
+    Unit: seconds.
+    """
+    return latest(catalog.DATA_LOADING_TIME, scope)
+
+
+def data_loading_share(scope: Scope) -> Expr:
+    """Share of the step time spent waiting for data."""
+    return latest(catalog.DATA_LOADING_SHARE, scope)
 
 
 def throughput_collapse(scope: Scope) -> Expr:
@@ -103,11 +138,3 @@ def throughput_collapse(scope: Scope) -> Expr:
     logs = signals.LOGS(scope)
     restarted = promql.call("resets", logs.range(scope.span)) > 0  # on the same target: the past is the predecessor's
     return by_run("min", hours.or_(minutes).and_(logs > COLLAPSE_LOGS).unless(restarted), scope) < COLLAPSE_RATIO
-
-
-def memory_allocated(scope: Scope) -> Expr:
-    """Peak memory allocated on the exporting rank.
-
-    Unit: GiB.
-    """
-    return latest(catalog.MEMORY_ALLOCATED, scope)

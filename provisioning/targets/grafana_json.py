@@ -18,7 +18,7 @@ _DEAD_KEYS = {
     "row": {"datasource", "fieldConfig", "links", "maxDataPoints", "targets", "transformations", "transparent"},
     "target": {"intervalFactor", "metric", "query", "step", "target"},
     "variable": {"useTags"},
-    "custom": {"displayMode", "filterable", "stacking"},
+    "custom": {"displayMode", "filterable"},
 }
 """Keys of grafanalib that today's Grafana does not know, or that only repeat its default."""
 
@@ -68,6 +68,8 @@ def _panel(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _field_config(raw: Mapping[str, Any], panel_type: str) -> dict[str, Any]:
     defaults = {key: value for key, value in raw["defaults"].items() if value is not None}
     custom = _without(defaults.pop("custom", {}), "custom")
+    if not custom.get("stacking"):
+        custom.pop("stacking", None)
     if custom:
         defaults["custom"] = custom
     if panel_type == "alertlist":
