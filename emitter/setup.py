@@ -179,6 +179,7 @@ def _describe(meter: Meter, telemetry: Telemetry, options: Options | None) -> No
     place = telemetry.place
     record(meter, catalog.WORLD_SIZE, place.world_size)
     record(meter, catalog.GPUS_PER_NODE, place.local_world_size)
+    record(meter, catalog.RUN_ATTEMPT, telemetry.attempt)
     record(meter, catalog.RUN_INFO, 1, identity.run_info(options, telemetry.attempt))
     for option, value in run_config(options or {}).items():
         record(meter, catalog.RUN_CONFIG, 1, {"option": option, "value": value})

@@ -17,6 +17,9 @@ from programs import CODES, ENDS, SUDDEN, finish, program
 ROOT = Path(__file__).resolve().parent.parent
 
 
+pytestmark = pytest.mark.live
+
+
 class Scraper:
     """Scrapes a port over and over, as Prometheus does, until nobody answers."""
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from emitter import TrainingRun, catalog, managed_span, spans
+from emitter import TrainingRun, catalog, managed_span, record_training_metrics, set_up, spans
+from emitter.setup import Telemetry
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,9 +32,9 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not spans.is_span_group_enabled("job")
 
 
-def scraped(run: TrainingRun) -> dict[str, float]:
-    """Every sample of a run as `name` or `name{a="b",…}`, without the run id and what an exporter adds."""
-    host, port = run.telemetry.addresses[0]
+def scraped(of: TrainingRun | Telemetry) -> dict[str, float]:
+    """Every sample as `name` or `name{a="b",…}`, without the run id and what an exporter adds."""
+    host, port = (of.telemetry if isinstance(of, TrainingRun) else of).addresses[0]
     text = urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=10).read().decode()
     found = {}
     for family in text_string_to_metric_families(text):
@@ -292,3 +293,17 @@ def test_without_the_sdk_training_goes_on() -> None:
     )
     assert done.stdout == "None\n"
     assert done.stderr.count("Install megatron-watch[otlp]. Training goes on without.") == 1
+
+
+def test_set_up_alone_says_who_the_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that only swaps Megatron-LM's function gets size, attempt and configuration exported."""
+    for name, value in {"RANK": "15", "WORLD_SIZE": "16", "LOCAL_RANK": "7", "LOCAL_WORLD_SIZE": "8"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
+    with set_up(argparse.Namespace(lr=0.5), run_id="r`1", to="scrape:0") as telemetry:
+        record_training_metrics(telemetry.meter, loss=2.5)
+        there = scraped(telemetry)
+    assert telemetry.run_id == "r_1"
+    assert (there["run_world_size"], there["run_gpus_per_node"], there["run_attempt"]) == (16, 8, 3)
+    assert there["run_config{option=lr,value=0.5}"] == 1
+    assert there["training_loss"] == 2.5
