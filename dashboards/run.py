@@ -95,7 +95,7 @@ def iteration_panel(scope: Scope) -> Panel:
         title="Iteration",
         description="Last finished iteration, also of a run that has ended; unmodified Megatron-LM does not export it.",
         unit=catalog.ITERATION.unit,
-        queries=(style.now(scope, progress.iteration(values.remembered(scope))),),
+        queries=(style.now(scope, values.last_known(progress.iteration, scope)),),
         needs=(catalog.ITERATION,),
         no_value="not exported",
     )
@@ -108,7 +108,7 @@ def target_iteration_panel(scope: Scope) -> Panel:
         title="Target iteration",
         description="Iteration at which the run is complete; unmodified Megatron-LM does not export it.",
         unit=catalog.TARGET_ITERATION.unit,
-        queries=(style.now(scope, progress.target_iteration(values.remembered(scope))),),
+        queries=(style.now(scope, values.last_known(progress.target_iteration, scope)),),
         needs=(catalog.TARGET_ITERATION,),
         no_value="not exported",
     )
@@ -137,7 +137,7 @@ def gpus_panel(scope: Scope) -> Panel:
         description="GPUs that wait while the run does not progress; where the emitter does not export it, set "
         "`run.world_size` in site.yaml.",
         unit=catalog.WORLD_SIZE.unit,
-        queries=(style.now(scope, progress.world_size(values.remembered(scope))),),
+        queries=(style.now(scope, values.last_known(progress.world_size, scope)),),
         needs=(catalog.WORLD_SIZE,),
         no_value="not exported",
     )

@@ -47,7 +47,7 @@ def last_checkpoint_panel(scope: Scope) -> Panel:
         description="Iteration of the last complete checkpoint, from which a restart goes on; also of a run that is "
         "gone.",
         unit=catalog.CHECKPOINT_LAST_ITERATION.unit,
-        queries=(style.now(scope, checkpoints.last_checkpoint(values.remembered(scope))),),
+        queries=(style.now(scope, values.last_known(checkpoints.last_checkpoint, scope)),),
         needs=(catalog.CHECKPOINT_LAST_ITERATION,),
         no_value="none exported",
         width=6,

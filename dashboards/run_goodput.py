@@ -47,7 +47,7 @@ def attempt_panel(scope: Scope) -> Panel:
         queries=(style.line(scope, goodput.attempt(scope)),),
         needs=(catalog.RUN_ATTEMPT,),
         width=8,
-        decimals=0,
+        steps=True,
     )
 
 

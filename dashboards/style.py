@@ -82,16 +82,18 @@ def timeseries(
     width: int = 12,
     height: int = 8,
     bars: bool = False,
+    steps: bool = False,
     decimals: int | None = None,
     no_value: str = "not exported",
     **content: Unpack[Content],
 ) -> Panel:
-    """Lines over time; bars for what is counted."""
+    """Lines over time; bars for what is counted, steps for a whole number that changes now and then."""
     # None of what is counted is drawn on an axis to 1, not to 100.
-    custom = {"axisSoftMin": 0, "axisSoftMax": 1} if bars or decimals == 0 else {}
+    custom = {"axisSoftMin": 0, "axisSoftMax": 1} if bars or steps else {}
     look: dict[str, Any] = {
         "decimals": decimals,
         "drawStyle": "bars" if bars else "line",
+        "lineInterpolation": "stepAfter" if steps else "linear",
         "fillOpacity": 60 if bars else 0,
         "lineWidth": 0 if bars else 1,
         "showPoints": "never" if bars else "auto",

@@ -12,7 +12,7 @@ from conftest import SUITES, tool
 from grafana_vars import interpolate
 
 from dashboards.promql import Expr
-from dashboards.queries import checkpoints, goodput, iteration, learning, memory, speed
+from dashboards.queries import checkpoints, goodput, iteration, learning, memory, speed, values
 from provisioning.site import parse
 from provisioning.stack.prometheus import promtool
 
@@ -32,7 +32,7 @@ def of(name: str, instance: str = "a:1", **labels: str) -> str:
 
 def check(expr: Expr, series: Mapping[str, str], at: str, expected: Mapping[str, float], folder: Path) -> None:
     """What a panel's expression returns for run r, by the labels besides the run; a sample every minute from 0 on."""
-    samples = [
+    answer = [
         {"labels": '{nemo_run_id="r"' + (f",{labels}" if labels else "") + "}", "value": value}
         for labels, value in expected.items()
     ]
@@ -42,8 +42,8 @@ def check(expr: Expr, series: Mapping[str, str], at: str, expected: Mapping[str,
         "tests": [
             {
                 "interval": "1m",
-                "input_series": [{"series": name, "values": values} for name, values in series.items()],
-                "promql_expr_test": [{"expr": asked, "eval_time": at, "exp_samples": samples}],
+                "input_series": [{"series": name, "values": samples} for name, samples in series.items()],
+                "promql_expr_test": [{"expr": asked, "eval_time": at, "exp_samples": answer}],
             }
         ],
     }
@@ -96,7 +96,7 @@ def test_there_is_no_mean_of_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "growth"),
+    ("counted", "growth"),
     [
         pytest.param("0x20 1x9", 1, id="one"),
         pytest.param("7x29", 0, id="none"),
@@ -105,15 +105,15 @@ def test_there_is_no_mean_of_nothing(tmp_path: Path) -> None:
         pytest.param("7x11 _x7 7x9", 0, id="none behind an outage of the scrape"),
     ],
 )
-def test_a_counter_grows_by_what_happened_within_the_window(values: str, growth: float, tmp_path: Path) -> None:
+def test_a_counter_grows_by_what_happened_within_the_window(counted: str, growth: float, tmp_path: Path) -> None:
     """Zero is zero, and nothing is counted twice or forgotten."""
-    series = {of("megatron_checkpoint_failures_total"): values}
+    series = {of("megatron_checkpoint_failures_total"): counted}
     check(checkpoints.failed_checkpoints(SCOPE), series, "23m", {"": growth}, tmp_path)
 
 
 def spent(instance: str = "a:1", **buckets: str) -> dict[str, str]:
     """Seconds by bucket."""
-    return {of(TIME, instance, bucket=bucket): values for bucket, values in buckets.items()}
+    return {of(TIME, instance, bucket=bucket): seconds for bucket, seconds in buckets.items()}
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ def test_an_ended_run_has_no_shares(tmp_path: Path) -> None:
 def phases(**times: tuple[str, str]) -> dict[str, str]:
     """Minimum and maximum across ranks of each phase."""
     return {
-        of(TIMER, phase=phase.replace("_", "-"), agg=agg): values
+        of(TIMER, phase=phase.replace("_", "-"), agg=agg): time
         for phase, pair in times.items()
-        for agg, values in zip(("min", "max"), pair, strict=True)
+        for agg, time in zip(("min", "max"), pair, strict=True)
     }
 
 
@@ -200,6 +200,14 @@ def test_what_is_lost_ends_with_the_run(tmp_path: Path) -> None:
     }
     check(checkpoints.since_checkpoint(SCOPE), series, "15m", {"": 600}, tmp_path)
     check(checkpoints.since_checkpoint(SCOPE), series, "40m", {"": 900}, tmp_path)
+
+
+@pytest.mark.parametrize(("at", "number"), [("15m", 900), ("18m", 500), ("40m", 900)])
+def test_a_run_that_went_back_shows_where_it_is_now(at: str, number: float, tmp_path: Path) -> None:
+    """The last checkpoint is the living attempt's; of a run that is gone it is the farthest."""
+    name = "megatron_checkpoint_last_iteration"
+    series = {of(name): "900x15 stale", of(name, "b:1"): "_x16 500x9 stale"}
+    check(values.last_known(checkpoints.last_checkpoint, SCOPE), series, at, {"": number}, tmp_path)
 
 
 def test_tokens_of_a_node_and_day(tmp_path: Path) -> None:

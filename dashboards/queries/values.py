@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboards import promql
 from dashboards.promql import INFINITY, Expr, Matcher
 from dashboards.scope import Scope
-from dashboards.signals import GAP, per_process
+from dashboards.signals import GAP, Query, per_process
 from emitter.catalog import Metric
 
 
@@ -53,3 +53,8 @@ def mean(metric: Metric, scope: Scope, by: tuple[str, ...] = ()) -> Expr:
 def remembered(scope: Scope) -> Scope:
     """The scope that still sees what a run said last within the dashboard's time range, ended or not."""
     return scope.before("", memory="$__range")
+
+
+def last_known(query: Query, scope: Scope) -> Expr:
+    """What a query says now, else what it said last; an attempt that went back hides the one before it."""
+    return query(scope).or_(query(remembered(scope)))
