@@ -16,6 +16,7 @@ What cannot be seen in the lines, and how it is decided here:
 - A run has ended when it says so, and also when the scheduler cancelled it: somebody, or the time limit, stopped it,
   and nobody needs to be told. A failed node is no such end. A log that just stops leaves its run in the phase it was
   in, as it would look to whoever watches it.
+- The first value of an argument in a process counts: DeepSpeed prints a world size of its own.
 - Of a checkpoint, an evaluation or a load the log tells the length by stamps at both ends, or by a timer.
 - Several ranks report their memory: a value counts if it is larger than those before in the same report.
 """
@@ -102,7 +103,8 @@ class History:
         if reading.kind == "memory":
             return self._more_memory(reading, seconds)
         if reading.kind == "start":
-            return [*self._settings(reading), self._start(seconds)]
+            start = self._start(seconds)
+            return [start, *self._settings(reading)]
         if reading.kind == "resume":
             return self._resume(reading, seconds)
         if reading.kind in ("saving", "checkpoint"):
@@ -110,7 +112,7 @@ class History:
         if reading.kind == "phase":
             return [self._to(reading.phase or self._phase, seconds)]
         if reading.kind == "end":
-            return [self._to("ended", seconds, "end")]
+            return [] if self._phase == "ended" else [self._to("ended", seconds, "end")]
         if reading.kind == "guard":
             return self._guard(reading, seconds)
         if reading.kind == "ahead":
@@ -232,8 +234,9 @@ class History:
         return {metric: value for metric, value in derived.items() if metric not in line.values}
 
     def _settings(self, reading: Reading) -> list[Record]:
-        self._arguments.update(reading.settings)
-        values = {SETTINGS[name]: value for name, value in reading.settings.items() if name in SETTINGS}
+        new = {name: value for name, value in reading.settings.items() if name not in self._arguments}
+        self._arguments.update(new)
+        values = {SETTINGS[name]: value for name, value in new.items() if name in SETTINGS}
         return [self._record("run", values=values)] if values else []
 
     def _validation(self, reading: Reading, seconds: float | None) -> list[Record]:
@@ -262,6 +265,7 @@ class History:
 
     def _start(self, seconds: float | None) -> Record:
         self._next_attempt()
+        self._arguments.clear()
         self._begin = 0
         return self._to("startup", seconds, "start")
 

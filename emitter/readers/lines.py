@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 LONGEST = 65_536
 """Bytes of a line that are kept: memory stays bounded, whatever comes. The longest real lines have some thousands."""
 
-_STAMP = r"(?:\d{4}-\d\d-\d\d[ T]|\d{8} )\d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?"
+_STAMP = r"(?:\d{4}-\d\d-\d\d[ T]|\d{8}[ ])\d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?"
 _LEVEL = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|[DIWE])"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
@@ -24,18 +24,20 @@ _PREFIX = re.compile(
       | \[default\d+\]:                                  # torchrun --tee
       | \[rank-?\d+(?:/\d+)?\]:?                         # PyTorch's logging, Primus
       | \[[A-Za-z][\w.-]*:\d+\]:                         # [node:local rank]:
-      | \([^()|]{0, 80}?\bpid=\d+[^()|]{0, 20}\)(?=\s)                # Ray
+      | \([^()|]{{0,80}}?\bpid=\d+[^()|]{{0,20}}\)(?=\s)                # Ray
       | (?=[\d_.-]*[A-Za-z])[^\s|/]{{1,10}}/\d{{1,5}}(?=\s)  # NeMo-Run: the last ten characters of the job, the replica
       | (?=[A-Za-z_.-]*\d)[A-Za-z][\w.-]*:(?=\s)         # pdsh
     )
-  | \[?(?P<stamp>{_STAMP})\]?(?:\s*-\s[\w.]+\s-\s{_LEVEL}\s-(?=\s))?
+  | \[(?P<bracketed>{_STAMP})\]
+  | (?P<bare>{_STAMP})(?:\s*-\s[\w.]+\s-\s{_LEVEL}\s-)?(?=\s)
   | >{{1,2}}(?=\s)                                       # quotes, MindSpeed
   | \[titan\](?=\s)
   | {_LEVEL}(?:\s*\[(?P<logged>{_STAMP})\]|:[\w.]+:)     # logging's default form
   | {_LEVEL}(?=\s\[)
-  | \[(?:\d+|\s*{_LEVEL}\s*|[^\[\]|]{0, 80}\.py:\d+|[\w./]+:\d+(?::\w+)?)\]:?   # viewers' numbers, level, place
-  | [:-](?=\s)                                           # what is left of a logger's form
-    )\s?""",
+  | \[(?:\d+|\s*{_LEVEL}\s*)\]                           # viewers' numbers, level
+  | \[[^\[\]|]{{0,80}}\.py:\d+\](?:\s:(?=\s))?           # Primus: where it is printed
+  | \[[\w./]+:\d+(?::\w+)?\](?:\s-(?=\s))?               # ezpz: where it is printed
+    )(?:(?<!\[default\d\]:)(?<!\[default\d\d\]:)\s)?""",
     re.ASCII | re.VERBOSE,
 )
 
@@ -105,7 +107,7 @@ def read_line(raw: bytes) -> Line:
     while match := _PREFIX.match(text, position):
         if match["source"]:
             sources.append(match["source"])
-        stamp = match["stamp"] or match["logged"] or stamp
+        stamp = match["bracketed"] or match["bare"] or match["logged"] or stamp
         position = match.end()
     return Line(text=text[position:], source=" ".join(sources), stamp=stamp, width=len(text))
 

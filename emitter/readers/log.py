@@ -29,6 +29,9 @@ PATIENCE = 1000
 LOOK_BACK = 16
 """Long unknown lines that may turn out to be the beginning of a record."""
 
+SEAM = 20
+"""Bytes at both sides of a line end in which a word may have been cut."""
+
 UNREAD_LIMIT = 32
 """Unread keys that are named."""
 
@@ -62,6 +65,8 @@ class LogReader:
         self._history = History()
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
         self._long: deque[bytes] = deque(maxlen=LOOK_BACK)
+        self._long_until = 0
+        """Number of the last of them."""
         self._ends: frozenset[str] = frozenset()
         self._number = 0
         self._records = self._recognized = self._results = 0
@@ -86,7 +91,7 @@ class LogReader:
         self._others = tuple(others.values())
         layouts: list[Layout] = [*(layout for layout, _ in self._training), *self._others]
         self._words = tuple(dict.fromkeys(word.encode() for layout in layouts for word in layout.words))
-        self._seams = tuple(dict.fromkeys(layout.separator.encode() for layout, _ in self._training))
+        self._separators = tuple(dict.fromkeys(layout.separator.encode() for layout, _ in self._training))
 
     @property
     def counts(self) -> LineCounts:
@@ -141,11 +146,15 @@ class LogReader:
         for word in self._words:
             if word in raw:
                 return True
-        if self._long:
-            for seam in self._seams:
-                if seam in raw:
-                    return True
-        return False
+        if not self._long:
+            return False
+        for separator in self._separators:
+            if separator in raw:
+                return True
+        if self._long_until != self._number - 1:
+            return False
+        seam = self._long[-1].rstrip()[-SEAM:] + raw[:SEAM]
+        return any(word in seam for word in self._words)
 
     def _skip_unknown(self, raw: bytes) -> None:
         if raw.isspace() or not raw:
@@ -154,6 +163,7 @@ class LogReader:
         self._skipped["unknown"] += 1
         if len(raw) > NARROWEST:
             self._long.append(raw)
+            self._long_until = self._number
         if self._unlike is None and b"loss" in raw and _LOSS.search(raw):
             self._unlike = read_line(raw).text.strip()[:200]
 
@@ -184,7 +194,7 @@ class LogReader:
                 continue
             together = replace(before, text=before.text + line.text, width=line.width)
             found = self._scan(together.text)
-            if found and _is_better(found[1], alone):
+            if found and _begins_in(before, together, found[1]) and _is_better(found[1], alone, before):
                 self._long.remove(raw)
                 return together, found
         return None
@@ -197,10 +207,10 @@ class LogReader:
         waiting = self._waiting.pop(source, None)
         if waiting is None:
             return [], False
-        if own is None or own[1].begin > 1:
+        if own is None or own[1].begin > 1 or waiting.layout.joint:
             text = waiting.line.text + waiting.layout.joint + line.text
             found = self._scan(text)
-            if found and _continues(found[1], waiting.scan):
+            if found and _alike(found[0], waiting.layout) and _continues(found[1], waiting.scan):
                 whole = replace(waiting.line, text=text, width=line.width)
                 more = replace(waiting, line=whole, layout=found[0], scan=found[1], lines=waiting.lines + 1)
                 return self._finish_or_wait(more, cut=cut), True
@@ -238,6 +248,8 @@ class LogReader:
         wrapped = waiting.line.width >= NARROWEST or waiting.layout.joint
         if cut or scan.state == State.WHOLE or not wrapped or scan.trouble == "garbled":
             return records + self._finish(waiting)
+        if replaced := self._waiting.pop(waiting.line.source, None):
+            records += self._finish(replaced)
         self._waiting[waiting.line.source] = waiting
         if len(self._waiting) > PATIENCE:
             records += self._finish(self._waiting.popitem(last=False)[1])
@@ -283,19 +295,35 @@ class LogReader:
         return records
 
 
+def _alike(one: Layout, other: Layout) -> bool:
+    """Whether it is the same layout; of which family a training line is may only show later."""
+    return one is other or (isinstance(one, TrainingLine) and isinstance(other, TrainingLine))
+
+
 def _continues(now: Scan, before: Scan) -> bool:
     """Whether a text with one line more holds more."""
-    if now.trouble == "garbled" or len(now.done) < len(before.done):
+    if now.trouble == "garbled" or now.strange > before.strange or len(now.done) < len(before.done):
         return False
-    return now.progress > before.progress or now.state > before.state or len(now.done) > len(before.done)
+    if len(now.done) > len(before.done):
+        return True
+    if before.state >= State.ENOUGH > now.state:
+        return False
+    return now.progress > before.progress or now.state > before.state
 
 
 def _stamped(scan: Scan, line: Line) -> bool:
     return bool(line.stamp) or not scan.readings or bool(scan.readings[-1].stamp)
 
 
-def _is_better(now: Scan, alone: _Found | None) -> bool:
-    """Whether the line before belongs to it: it holds the head of the record, or the record's time."""
+def _begins_in(before: Line, together: Line, scan: Scan) -> bool:
+    """Whether the line before has a part of it, or of the time in front of it."""
+    ahead = together.text[: scan.begin].strip(" []")
+    return scan.begin < len(before.text) or ahead in ("", *(reading.stamp for reading in scan.readings))
+
+
+def _is_better(now: Scan, alone: _Found | None, before: Line) -> bool:
+    """Whether what began on the line before is more than the line alone: it has the head, or the time."""
     if alone is None:
-        return now.progress > 0 and not now.trouble
-    return now.progress >= alone[1].progress and any(reading.stamp for reading in now.readings)
+        return now.progress > 0 and now.trouble != "garbled"
+    stamped = before.stamp or any(reading.stamp for reading in now.readings)
+    return now.progress >= alone[1].progress and bool(stamped)

@@ -12,7 +12,7 @@ from .. import catalog
 from ..catalog import Metric
 from .lines import last_stamp
 from .readings import Number, Reading, Scan, State
-from .table import Family, Field, Mark, TrainingLine, known, number
+from .table import Family, Field, Mark, TrainingLine, known, number, squeezed
 from .timers import TimersBlock, TimersLine
 
 FIELDS = (
@@ -74,7 +74,8 @@ def _guard(match: re.Match[str]) -> Reading:
 MARKS = (
     Mark(
         words=("world size",),
-        pattern=re.compile(r"using world size: (\d{1,18})\b", re.ASCII),
+        pattern=re.compile(r"using world size: (\d{1,18})(?=[,\s])", re.ASCII),
+        begin=re.compile(r"using world size: \d*$", re.ASCII),
         make=lambda match: Reading(
             kind="start", settings={"world_size": int(match[1])}, stamp=last_stamp(match.string)
         ),
@@ -83,12 +84,13 @@ MARKS = (
         words=("....",),
         pattern=re.compile(r"(?<!\S)([A-Za-z_]\w*) \.{3,} (\S.*)", re.ASCII),
         make=_argument,
+        begin=re.compile(r"^\s*[A-Za-z_]\w* \.{3,}\s*$", re.ASCII),
     ),
-    Mark(words=("datetime",), pattern=re.compile(r"\[([^\[\]]+)\] datetime: ", re.ASCII), make=_moment),
+    Mark(words=("datetime",), pattern=re.compile(r"\[([^\[\]]+)\] datetime: ?[\d :.-]*", re.ASCII), make=_moment),
     Mark(
         words=("iteration",),
         pattern=re.compile(
-            r"(?<!\S)valid(?:ation)?(?:-(?P<name>\S+))? loss at iteration +(?P<iteration>\d{1,18})"
+            r"(?<!\S)valid(?:ation)?(?:-(?P<name>\S+))? loss at iteration *(?P<iteration>\d{1,18})"
             r"(?: on (?P<set>\w+) set)? *\|(?:.*\|)? *lm *loss *value: *(?P<loss>[^ |]+) *\|",
             re.ASCII,
         ),
@@ -97,18 +99,20 @@ MARKS = (
     ),
     Mark(
         words=("checkpoint",),
-        pattern=re.compile(r"successfully loaded checkpoint .*at iteration +(\d{1,18})\b", re.ASCII),
+        pattern=re.compile(r"successfully loaded checkpoint .*at iteration *(\d{1,18})\b", re.ASCII),
         make=lambda match: Reading(kind="resume", iteration=int(match[1]), stamp=last_stamp(match.string)),
         begin=re.compile(r"successfully loaded checkpoint ", re.ASCII),
     ),
     Mark(
         words=("checkpoint",),
-        pattern=re.compile(r"(?<!\w)saving checkpoint at iteration +(\d{1,18})\b", re.ASCII),
+        pattern=re.compile(r"(?<!\w)saving checkpoint at iteration *(\d{1,18})(?=\s)", re.ASCII),
+        begin=re.compile(r"(?<!\w)saving checkpoint at iteration[ \d]*$", re.ASCII),
         make=lambda match: Reading(kind="saving", iteration=int(match[1]), stamp=last_stamp(match.string)),
     ),
     Mark(
         words=("checkpoint",),
-        pattern=re.compile(r"successfully saved checkpoint (?:at|from) iteration +(\d{1,18})\b", re.ASCII),
+        pattern=re.compile(r"successfully saved checkpoint (?:at|from) iteration *(\d{1,18})(?=\s)", re.ASCII),
+        begin=re.compile(r"successfully saved checkpoint [a-z]*[ a-z]*[ \d]*$", re.ASCII),
         make=lambda match: Reading(kind="checkpoint", iteration=int(match[1]), stamp=last_stamp(match.string)),
     ),
     Mark(words=("checkpoint",), pattern=re.compile(r"loading checkpoint from |deleted checkpoint "), make=known),
@@ -147,26 +151,26 @@ class Memory:
         end = 0
         for match in _MEMORY_PAIR.finditer(text, head.end()):
             end = match.end()
-            if match[1] in MEMORY_KEYS:
-                metric, factor = MEMORY_KEYS[match[1]]
+            if (key := squeezed(match[1])) in MEMORY_KEYS:
+                metric, factor = MEMORY_KEYS[key]
                 values[metric] = max(values.get(metric, 0), float(match[2]) * factor)
         reading = Reading(kind="memory" if values else "known", iteration=int(head[1]), values=values)
         return Scan(state=State.ENOUGH, readings=(reading,), progress=end, begin=head.start())
 
 
 MEMORY_KEYS: dict[str, tuple[Metric, float]] = {
-    "max allocated": (catalog.MEMORY_ALLOCATED, 1 / 1024),
-    "max reserved": (catalog.MEMORY_MAX_RESERVED, 1024**2),
-    "max cached": (catalog.MEMORY_MAX_RESERVED, 1024**2),
-    "mem-max-allocated-gigabytes": (catalog.MEMORY_ALLOCATED, 1e9 / 1024**3),
-    "mem-max-reserved-gigabytes": (catalog.MEMORY_MAX_RESERVED, 1e9),
+    "maxallocated": (catalog.MEMORY_ALLOCATED, 1 / 1024),
+    "maxreserved": (catalog.MEMORY_MAX_RESERVED, 1024**2),
+    "maxcached": (catalog.MEMORY_MAX_RESERVED, 1024**2),
+    "memmaxallocatedgigabytes": (catalog.MEMORY_ALLOCATED, 1e9 / 1024**3),
+    "memmaxreservedgigabytes": (catalog.MEMORY_MAX_RESERVED, 1e9),
 }
 """Megatron's megabytes are 1024² bytes; the gigabytes of Megatron-Bridge are 10⁹."""
 
 _MEMORY = re.compile(r"(?:\[Rank \d+\] \()?after (\d{1,18}) iterations\)? memory \([MG]B\)(?= ?\|)", re.ASCII)
 _MEMORY_PAIR = re.compile(r"\|\s*([a-z][a-z -]*?): *(\d+\.?\d*)(?=\s*(?:\||\[|$))", re.ASCII)
 
-OTHERS = (*MARKS, TimersLine(), TimersBlock(), Memory())
+OTHERS = (TimersBlock(), TimersLine(), Memory(), *MARKS)
 
 FAMILY = Family(
     name="megatron",

@@ -66,7 +66,9 @@ class Scan:
     last_key: str = ""
     """The last key of a training line: a line without it is probably cut."""
     unread: tuple[str, ...] = ()
-    """Keys that nobody knows."""
+    """Keys that nobody knows, or whose value cannot be read."""
+    strange: int = 0
+    """How many values are no numbers."""
 
 
 class Layout(Protocol):

@@ -112,17 +112,20 @@ class TrainingLine:
         per_gpu: dict[Metric, Number] = {}
         cumulative: dict[Metric, Number] = {}
         unread: list[str] = []
+        strange = 0
         last = False
         key = ""
         for printed_key, printed in pairs:
             key = squeezed(printed_key)
             field = self._by_key.get(key)
-            if field is None:
-                unread.append(printed_key.strip())
-                continue
-            value = field.read(printed.strip())
+            value = number(printed.strip()) if field is None else field.read(printed.strip())
             if value is None:
-                return Scan(state=State.OPEN, trouble="garbled", begin=head.start(), done=done)
+                strange += 1
+            if field is None or value is None:
+                unread.append(printed_key.strip())
+                if field is not None and field.metric is catalog.LOSS:
+                    return Scan(state=State.OPEN, trouble="garbled", begin=head.start(), done=done)
+                continue
             last = last or key == squeezed(self.last)
             if field.metric is not None:
                 into = per_gpu if field.per_gpu else cumulative if field.cumulative else values
@@ -153,6 +156,7 @@ class TrainingLine:
             done=done,
             last_key=key,
             unread=tuple(unread),
+            strange=strange,
         )
 
     def _pairs(self, body: str) -> tuple[list[tuple[str, str]], str]:
@@ -166,6 +170,7 @@ class TrainingLine:
             key, found, printed = part.partition(self.assign)
             if not found:
                 key, found, printed = part.strip().rpartition(" ")
+                found = found if squeezed(key) in self._by_key else ""
             if found:
                 pairs.append((key, printed))
         return pairs, tail
@@ -184,11 +189,12 @@ class Mark:
     joint: str = ""
 
     def scan(self, text: str, ends: frozenset[str]) -> Scan | None:
-        """The line's statement."""
+        """The line's statement. What reaches the end of the line may go on: a number, a time."""
         if match := self.pattern.search(text):
-            return Scan(state=State.WHOLE, readings=(self.make(match),), begin=match.start())
+            state = State.ENOUGH if match.end() >= len(text.rstrip()) else State.WHOLE
+            return Scan(state=state, readings=(self.make(match),), begin=match.start(), progress=len(text))
         if self.begin is not None and (match := self.begin.search(text)):
-            return Scan(state=State.OPEN, trouble="unknown", begin=match.start())
+            return Scan(state=State.OPEN, trouble="unknown", begin=match.start(), progress=len(text))
         return None
 
 

@@ -20,10 +20,11 @@ DURATIONS: dict[str, Metric] = {
 
 _LINE = re.compile(r"time \(ms\)(?= \||\|?\s*$)", re.ASCII)
 _PAIR = re.compile(r"\|\s*([A-Za-z][\w /.-]*?): *(\d+\.?\d*)(?=\s*(?:\||$))", re.ASCII)
-_HEADER = re.compile(r"^(?:\(min, max\) |max )?times? across ranks \(ms\):\s*", re.ASCII | re.MULTILINE)
+_HEADER = re.compile(r"^(?:\(min, max\) |max )?times? across ranks \(ms\):?\s*$", re.ASCII)
 _MIN_MAX = re.compile(r"^\s+([A-Za-z][\w /.-]*?) ?\.*: \((\d+\.?\d*), (\d+\.?\d*)\)$", re.ASCII)
 _MAX = re.compile(r"^\s+([A-Za-z][\w /.-]*?) ?\.*: (\d+\.?\d*)$", re.ASCII)
-_NAME = re.compile(r"^\s+([A-Za-z][\w /.-]*?):$", re.ASCII)
+_NAME = re.compile(r"^\s+([A-Za-z][\w /-]*):$", re.ASCII)
+_BEGINNING = re.compile(r"^\s+(?:[A-Za-z][\w/.-]*)?(?: ?\.*:?[ (\d.,]*)?$", re.ASCII)
 _RANK = re.compile(r"^\s+rank +\d+: (\d+\.?\d*)$", re.ASCII)
 
 _Times = dict[str, list[float]]
@@ -65,15 +66,19 @@ class TimersBlock:
         if not _HEADER.match(heading):
             return None
         times: _Times = {}
-        progress = 0
+        progress = 1
         name = None
-        for line in lines:
+        wrapped = ""
+        for printed in lines:
+            line, wrapped = wrapped + printed, ""
             if match := _MIN_MAX.match(line) or _MAX.match(line):
                 times[match[1]] = [float(value) for value in match.groups()[1:]]
             elif match := _NAME.match(line):
                 name = match[1]
             elif name is not None and (match := _RANK.match(line)):
                 times.setdefault(name, []).append(float(match[1]))
+            elif _BEGINNING.match(line) or (line == ":" and not heading.endswith(":")):
+                wrapped = line.removeprefix(":")
             else:
                 break
             progress += 1
