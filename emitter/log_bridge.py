@@ -27,7 +27,7 @@ LOGS_PATH = "/v1/logs"
 NOT_BRIDGED = (__name__.partition(".")[0], "opentelemetry", "urllib3", "requests", "grpc")
 """Loggers, with all below them, that speak when an export fails: their records would make the next one."""
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({})))
+_STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None)))
 _QUEUES = ("opentelemetry.attributes", "opentelemetry.sdk._shared_internal", "opentelemetry.sdk._logs._internal.export")
 
 _log = logging.getLogger(__name__)
@@ -168,7 +168,9 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
     """The record with nothing but what every exporter can encode: one that cannot be takes its batch with it."""
     extras = {name: value for name, value in vars(record).items() if name not in _STANDARD and _is_plain(value)}
     standard = {name: getattr(record, name) for name in _STANDARD if hasattr(record, name)}
-    return logging.makeLogRecord({**standard, **extras, "msg": _utf8(record.getMessage()), "args": ()})
+    plain = logging.LogRecord("", 0, "", 0, "", (), None)  # not by the factory, which may be the program's own
+    vars(plain).update({**standard, **extras, "msg": _utf8(record.getMessage()), "args": ()})
+    return plain
 
 
 def _is_plain(value: object) -> bool:

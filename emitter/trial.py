@@ -1,0 +1,236 @@
+"""One test export by each way out, and in one sentence what stopped it. The SDK is loaded when an export is tried."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from . import catalog, diagnosis
+from .destinations import (
+    GRPC_PORT,
+    HTTP_PATH,
+    HTTP_PORT,
+    LOOPBACK,
+    Console,
+    Otlp,
+    Scrape,
+    StandardOtlp,
+    destination,
+    otlp_protocol,
+)
+from .errors import EmitterError
+from .instruments import record
+from .ranks import Place
+from .settings import Settings
+
+ANSWER_S = 5.0
+"""How long an answer is waited for; a collector that is well needs less than one second."""
+
+SPAN = "megatron_watch.doctor"
+"""Name of the span, and of the logger, of a test export."""
+
+_NOT_OPENED = " Training goes on without."
+_SECRET = re.compile(r"(?<=//)[^/@\s]+@|\?[^\s)]+")
+"""What a URL in a message may hold that nobody should see."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """Where one signal goes by one destination, as it is in effect."""
+
+    to: str
+    """The destination, as `start` takes it."""
+    signal: str
+    protocol: str = ""
+    endpoint: str = ""
+    """A URL without secrets."""
+    host: str = ""
+    port: int = 0
+    encrypted: bool = False
+
+
+def ways(to: tuple[str, ...], settings: Settings, environ: Mapping[str, str]) -> list[Way]:
+    """All ways out: each destination with each signal that is on and that it takes.
+
+    Raises: ValueError if the environment asks for a protocol that is none.
+    """
+    on = {"metrics": settings.metrics_enabled, "traces": settings.traces_enabled, "logs": settings.logs_enabled}
+    found = []
+    for text in to:
+        where = destination(text)
+        for signal in (signal for signal, enabled in on.items() if enabled):
+            if isinstance(where, Scrape):
+                if signal == "metrics":
+                    url = f"http://{_reachable(where.host)}:{where.port}/metrics"
+                    found.append(Way(to=text, signal=signal, protocol="http", endpoint=url))
+            elif isinstance(where, Console):
+                found.append(Way(to=text, signal=signal))
+            else:
+                found.append(_pushed(text, where, signal, environ))
+    return found
+
+
+def _pushed(text: str, where: Otlp | StandardOtlp, signal: str, environ: Mapping[str, str]) -> Way:
+    if isinstance(where, Otlp):
+        protocol, url = "grpc" if where.grpc else "http/protobuf", where.endpoint
+        if not where.grpc:  # the path that our exporters put in the place of that of metrics
+            url = re.sub(f"{HTTP_PATH}(?=$|[?])", f"/v1/{signal}", url)
+    else:
+        protocol, url = otlp_protocol(signal, environ), environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "")
+        port, path = (GRPC_PORT, "") if protocol == "grpc" else (HTTP_PORT, f"/v1/{signal}")
+        url = url or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://localhost:{port}").rstrip("/") + path
+    parts = urlsplit(url if "//" in url else f"//{url}")
+    encrypted = parts.scheme == "https"
+    if protocol == "grpc" and parts.scheme != "https" and isinstance(where, StandardOtlp):
+        names = (f"OTEL_EXPORTER_OTLP_{signal.upper()}_INSECURE", "OTEL_EXPORTER_OTLP_INSECURE")
+        said = next((environ[name] for name in names if name in environ), None)
+        encrypted = parts.scheme != "http" if said is None else said.lower() != "true"
+    usual = GRPC_PORT if protocol == "grpc" else 443 if encrypted else 80
+    return Way(
+        to=text,
+        signal=signal,
+        protocol=protocol,
+        endpoint=without_secrets(url),
+        host=parts.hostname or "",
+        port=parts.port or usual,
+        encrypted=encrypted,
+    )
+
+
+def without_secrets(text: str) -> str:
+    """A text without what its URLs may hide."""
+    return _SECRET.sub("", text)
+
+
+def attempt(way: Way, run_id: str, place: Place, settings: Settings) -> str:
+    """Export one value, span or record that way; what stopped it, or nothing if it arrived."""
+    with heard() as messages:
+        try:
+            if isinstance(destination(way.to), Scrape):
+                return _scrape(way, run_id, place)
+            return without_secrets(_push(way, run_id, place, settings, messages))
+        except EmitterError as error:
+            return without_secrets(str(error))
+        except ImportError as error:
+            return f"needs a library (got {error}). Install megatron-watch[otlp]."
+        except Exception as error:  # of the exporter's; the doctor goes on to the next way
+            return without_secrets(f"the exporter must start (got {error!r}). Check the OTEL_* variables.")
+
+
+@contextmanager
+def heard() -> Iterator[list[str]]:
+    """Everything that is warned of meanwhile, which is nowhere else said."""
+    messages: list[str] = []
+    make, silence = logging.getLogRecordFactory(), logging.NullHandler()
+
+    def hear(*arguments: Any, **options: Any) -> logging.LogRecord:
+        record = make(*arguments, **options)
+        if (record.levelno or 0) >= logging.WARNING and record.name != SPAN:
+            messages.append(record.getMessage())
+        return record
+
+    # When a record is made, for the SDK's loggers let the same complaint of two exporters pass once only.
+    logging.setLogRecordFactory(hear)
+    logging.getLogger().addHandler(silence)
+    try:
+        yield messages
+    finally:
+        logging.setLogRecordFactory(make)
+        logging.getLogger().removeHandler(silence)
+
+
+def _scrape(way: Way, run_id: str, place: Place) -> str:
+    from . import start
+
+    with start(run_id, [way.to], rank=place.rank) as export:
+        record(export.meter, catalog.RUN_INFO, 1, {"attempt": "0"})
+        host, port = export.addresses[0]
+        url = f"http://{_reachable(host)}:{port}/metrics"
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with direct.open(url, timeout=ANSWER_S) as answer:
+                body = answer.read().decode()
+        except OSError as error:
+            return f"{url} must answer (got {error}). Does a firewall of this machine forbid it?"
+        return "" if run_id in body else f"{url} must show the test value (got another page). Take another port."
+
+
+def _reachable(host: str) -> str:
+    """Where a server that listens on this address can be called from its own machine."""
+    if host in ("0.0.0.0", "::"):
+        return LOOPBACK if host == "0.0.0.0" else "[::1]"
+    return f"[{host}]" if ":" in host else host
+
+
+def _push(way: Way, run_id: str, place: Place, settings: Settings, messages: list[str]) -> str:
+    with redirect_stdout(io.StringIO()), _SENT[way.signal](way.to, run_id, place, settings) as flush:
+        for message in messages:  # ways of spans and logs that cannot be opened are warnings
+            if message.endswith(_NOT_OPENED):
+                return message.removesuffix(_NOT_OPENED)
+        if obstacle := diagnosis.unreachable(way):
+            return obstacle
+        begin = time.monotonic()
+        if flush(ANSWER_S):
+            return ""
+        in_time = time.monotonic() - begin < ANSWER_S
+    return diagnosis.explained(way, messages, in_time)
+
+
+Flush = Callable[[float], bool]
+
+
+@contextmanager
+def _metrics(to: str, run_id: str, place: Place, _settings: Settings) -> Iterator[Flush]:
+    from . import start
+
+    export = start(run_id, [to], rank=place.rank)
+    record(export.meter, catalog.RUN_INFO, 1, {"attempt": "0"})
+    with _closed_quickly(export.flush, export.shutdown) as flush:
+        yield flush
+
+
+@contextmanager
+def _traces(to: str, run_id: str, place: Place, settings: Settings) -> Iterator[Flush]:
+    from . import tracing
+
+    always = replace(settings, sampling_strategy="rank_aware", export_sample_rate=1.0)
+    way_out = tracing.start(run_id, [to], place=place, settings=always)
+    way_out.tracer.start_span(SPAN).end()
+    with _closed_quickly(way_out.flush, way_out.shutdown) as flush:
+        yield flush
+
+
+@contextmanager
+def _logs(to: str, run_id: str, place: Place, _settings: Settings) -> Iterator[Flush]:
+    from . import log_bridge
+
+    bridge = log_bridge.start(run_id, [to], place=place)
+    logging.getLogger(SPAN).critical("A test export.")  # passes whatever level the root logger has
+    with _closed_quickly(bridge.flush, bridge.shutdown) as flush:
+        yield flush
+
+
+_SENT = {"metrics": _metrics, "traces": _traces, "logs": _logs}
+
+
+@contextmanager
+def _closed_quickly(flush: Flush, shutdown: Callable[[float], None]) -> Iterator[Flush]:
+    """A flush; afterwards the way out is closed, without waiting for who has not answered."""
+    arrived: list[bool] = []
+
+    def once(timeout_s: float) -> bool:
+        arrived.append(flush(timeout_s))
+        return arrived[-1]
+
+    try:
+        yield once
+    finally:
+        shutdown(ANSWER_S if True in arrived else 0.0)
