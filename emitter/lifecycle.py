@@ -52,11 +52,19 @@ class Lifecycle:
         for bucket in catalog.RUN_TIME_BUCKETS:
             record(meter, catalog.RUN_TIME, 0, {"bucket": bucket})
         record(meter, catalog.CHECKPOINT_FAILURES, 0)
-        record(meter, catalog.RUN_START_TIME, now)
-        record(meter, catalog.RUN_ATTEMPT, attempt)
-        self._show_phase()
+        self._show_start(now)
         if meter is not None:
             before_collection(meter, self.book)
+
+    def restart(self, attempt: int) -> None:
+        """Another process of the run starts up now; for whoever watches from outside."""
+        with self._lock:
+            now = self._book()
+            self._attempt = attempt
+            self.phase = "startup"
+            self._step_since = None
+            self._step_before_s = 0.0
+            self._show_start(now)
 
     def enter(self, phase: str) -> None:
         """Be in another phase from now on; after `ended` there is none.
@@ -153,6 +161,11 @@ class Lifecycle:
 
     def _add(self, bucket: str, seconds: float) -> None:
         record(self._meter, catalog.RUN_TIME, seconds, {"bucket": bucket})
+
+    def _show_start(self, now: float) -> None:
+        record(self._meter, catalog.RUN_START_TIME, now)
+        record(self._meter, catalog.RUN_ATTEMPT, self._attempt)
+        self._show_phase()
 
     def _show_phase(self) -> None:
         for name in catalog.PHASES:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, TextIO
 
 from . import catalog
 from .errors import EmitterError
-from .instruments import record as record_metric
+from .log_run import LoggedRun
 from .readers import LogReader
 from .records import Record
-from .timers import record_phase_times
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -78,6 +77,19 @@ def timeline(of: Iterable[Record]) -> Iterator[tuple[float, Record]]:
         yield now, record
 
 
+class LogTime:
+    """A clock that stands where a replay is in its log, as Unix time with the first record at the beginning."""
+
+    def __init__(self, begin_s: float) -> None:
+        self._begin_s = begin_s
+        self.seconds = 0.0
+        """Since the first record."""
+
+    def __call__(self) -> float:
+        """Unix time in seconds."""
+        return self._begin_s + self.seconds
+
+
 def replay(
     timed: Iterable[tuple[float, Record]],
     sinks: Iterable[Sink],
@@ -85,6 +97,7 @@ def replay(
     speed: float,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
+    log_time: LogTime,
     progress: Callable[[float, Record | None], None] = lambda seconds, record: None,
 ) -> None:
     """Hand every record to the sinks when it is due: `speed` times faster than the run was; at infinity at once.
@@ -96,8 +109,10 @@ def replay(
     begin = clock()
     for seconds, record in timed:
         while (left := begin + seconds / speed - clock()) > 0:
-            progress(seconds - left * speed, last)
+            log_time.seconds = seconds - left * speed
+            progress(log_time.seconds, last)
             sleep(min(left, SLICE_S))
+        log_time.seconds = seconds
         for sink in sinks:
             sink(record)
         if record.kind == "train":
@@ -105,34 +120,12 @@ def replay(
             progress(seconds, last)
 
 
-def metrics(meter: Meter, now_s: float) -> Sink:
-    """A sink that records into a meter, as a run that starts now."""
+def metrics(meter: Meter, clock: Callable[[], float], now: Callable[[], float] | None = None) -> Sink:
+    """A sink that records into a meter, as a run that starts now.
 
-    def enter(phase: str) -> None:
-        for name in catalog.PHASES:
-            record_metric(meter, catalog.RUN_PHASE, int(name == phase), {"phase": name})
-
-    def sink(record: Record) -> None:
-        for metric, value in record.values.items():
-            record_metric(meter, metric, value)
-        for metric, by_attributes in record.series.items():
-            if metric is catalog.TIMER_DURATION:
-                record_phase_times(meter, _pairs(by_attributes))
-        if record.attempt:
-            record_metric(meter, catalog.RUN_ATTEMPT, record.attempt)
-        if record.phase is not None:
-            enter(record.phase)
-
-    record_metric(meter, catalog.RUN_START_TIME, now_s)
-    record_metric(meter, catalog.RUN_ATTEMPT, 0)
-    enter("startup")
-    return sink
-
-
-def _pairs(times_s: Mapping[tuple[str, ...], float]) -> dict[str, tuple[float, float]]:
-    """Minimum and maximum of each timer; where a log has the maximum alone, it is both."""
-    slowest = {phase: value for (phase, agg), value in times_s.items() if agg == "max"}
-    return {phase: (times_s.get((phase, "min"), value), value) for phase, value in slowest.items()}
+    `clock` is the time of the log; `now`, where that runs at another speed, is the time of whoever watches.
+    """
+    return LoggedRun(meter, clock, now=now)
 
 
 def jsonl(out: TextIO) -> Sink:

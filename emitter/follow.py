@@ -1,0 +1,246 @@
+"""Follows the log of a run that is live: its records as they come, from where an earlier follow stopped.
+
+What was there before is read first, quickly, and counts as past. After a restart it is read again as well, up to the
+place that the state file names: that gives back all that a reader knows, and the file need only hold places.
+
+A run has ended when its log says so. A log that falls silent leaves its run in the phase it was in, so that it looks
+hung: whether the process that wrote it is alive cannot be known from here. A pipe that closes without such a word is a
+process that is gone; follow then stops too, and the run looks vanished.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from .log_run import Past
+from .readers import LogReader
+from .records import Record
+from .repeats import Once
+from .replay import Sink
+from .rotation import Piece, Position
+from .tail import Source
+
+POLL_S = 0.25
+SLOWEST_POLL_S = 1.0
+"""Time between two looks at a log that moves, and at one that does not."""
+
+SETTLE_S = 2.0
+"""After so much silence a line is whole that might have gone on."""
+
+LINGER_S = 300.0
+"""Silence after the end of a run until nobody waits for more: Megatron-LM evaluates and saves after it said the end."""
+
+LAST_LOOK_S = 1.0
+"""Longest time for what came until somebody said stop."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Where a follow was."""
+
+    attempt: int = 0
+    settled: bool = False
+    """Whether what might have gone on was taken as whole."""
+    positions: dict[str, Position] = field(default_factory=dict)
+
+
+class StateFile:
+    """A file that holds a state; it is replaced as a whole, so that no crash leaves half of one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._once = Once(__name__)
+
+    def load(self) -> State | None:
+        """The state; None if there is none. One that cannot be read is kept beside it and counts as none."""
+        try:
+            return _state(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            aside = _free(self._path)
+            os.replace(self._path, aside)
+            _log.warning(
+                "%s: must be a state that follow has written (got %r). It is now %s; "
+                "what the log holds already counts as past.",
+                self._path,
+                error,
+                aside,
+            )
+            return None
+
+    def save(self, state: State, *, durable: bool) -> None:
+        """Replace the file; `durable` waits for the disk, so that it also outlives a crash of the machine.
+
+        Never raises: a disk that is full is a warning.
+        """
+        data = {
+            "version": 1,
+            "attempt": state.attempt,
+            "settled": state.settled,
+            "positions": {
+                path: {**asdict(position), "before": position.before.hex()}
+                for path, position in state.positions.items()
+            },
+        }
+        beside = self._path.with_name(f"{self._path.name}.new")
+        try:
+            with open(beside, "w", encoding="utf-8") as file:
+                json.dump(data, file)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(beside, self._path)
+        except OSError as error:
+            self._once.warn("save", "%s: the state must be written (got %s). Follow goes on without.", beside, error)
+
+
+def _state(text: str) -> State:
+    data = json.loads(text)
+    if data["version"] != 1:
+        raise ValueError(f"version {data['version']}")
+    positions = {
+        str(path): Position(
+            inode=int(of["inode"]),
+            offset=int(of["offset"]),
+            modified_ns=int(of["modified_ns"]),
+            before=bytes.fromhex(of["before"]),
+        )
+        for path, of in data["positions"].items()
+    }
+    return State(attempt=int(data["attempt"]), settled=bool(data["settled"]), positions=positions)
+
+
+def _free(path: Path) -> Path:
+    number = 0
+    while (aside := path.with_name(f"{path.name}.corrupt{number or ''}")).exists():
+        number += 1
+    return aside
+
+
+class Follower:
+    """Reads a source into sinks until the run has ended, the source is over or somebody says stop.
+
+    `begin` makes the sinks once the past is known. `saved` is the state of an earlier follow of the same run, and
+    `state_file` keeps the present one. `first_attempt` is the least number that the present attempt can have.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        log: LogReader,
+        begin: Callable[[Past], Sequence[Sink]],
+        *,
+        saved: State | None = None,
+        state_file: StateFile | None = None,
+        first_attempt: int = 0,
+        linger_s: float = LINGER_S,
+        progress: Callable[[float], None] = lambda left: None,
+    ) -> None:
+        self._source = source
+        self._log = log
+        self._make_sinks = begin
+        self._saved = saved
+        self._state_file = state_file
+        self._first_attempt = max(first_attempt, saved.attempt if saved else 0)
+        self._linger_s = linger_s
+        self._progress = progress
+        self._past = Past()
+        self._sinks: Sequence[Sink] | None = None
+        self._labels: dict[str, bytes] = {}
+        self._added_attempts = 0
+        """Attempts that are older than what can be read."""
+        self._attempt = 0
+        self._settled = False
+        self.ended = False
+        """Whether the log said so since it is followed."""
+
+    def run(self, wait: Callable[[float], object], stopped: Callable[[], bool], clock: Callable[[], float]) -> None:
+        """Follow; returns when there is nothing more to wait for, or what is there when it is stopped is read."""
+        moved_at = clock()
+        pause_s = POLL_S
+        while True:
+            if self._take_all(stopped):
+                moved_at, pause_s = clock(), POLL_S
+            silent_s = clock() - moved_at
+            if silent_s >= SETTLE_S and not self._settled:
+                self._settle()
+            if stopped() or self._source.over or (self.ended and silent_s >= self._linger_s):
+                break
+            wait(pause_s)
+            pause_s = min(2 * pause_s, SLOWEST_POLL_S)
+        if self._sinks is not None:
+            deadline = clock() + LAST_LOOK_S
+            self._take_all(lambda: clock() >= deadline)
+        if self._source.over:
+            self._tell(self._log.close())
+
+    def _take_all(self, stopped: Callable[[], bool]) -> bool:
+        """Take what is new; whether there was anything."""
+        moved = False
+        for piece in self._source.read():
+            if piece.past:
+                for record in self._log.feed(self._labeled(piece)):
+                    self._past.take(record)
+                self._progress(self._source.past_left)
+            else:
+                self._begin()
+                self._settled = False
+                self._tell(self._log.feed(self._labeled(piece)))
+            moved = True
+            if stopped():
+                break
+        if not self._source.past_left:
+            self._begin()
+        if moved and self._sinks is not None:
+            self._save(durable=True)
+        return moved
+
+    def _begin(self) -> None:
+        """The past is over."""
+        if self._sinks is not None:
+            return
+        if self._saved is None or self._saved.settled:
+            for record in self._log.settle():
+                self._past.take(record)
+        self._added_attempts = max(0, self._first_attempt - self._past.attempt)
+        self._attempt = self._past.attempt = self._past.attempt + self._added_attempts
+        self.ended = self._saved is not None and self._past.phase == "ended"
+        self._sinks = self._make_sinks(self._past)
+        self._save(durable=True)
+
+    def _tell(self, records: Iterable[Record]) -> None:
+        told = False
+        for record in records:
+            self._attempt = record.attempt + self._added_attempts
+            if record.phase is not None:
+                self.ended = record.phase == "ended"
+            for sink in self._sinks or ():
+                sink(replace(record, attempt=self._attempt))
+            told = True
+        if told:
+            self._save(durable=False)
+
+    def _settle(self) -> None:
+        self._settled = True
+        self._tell(self._log.settle())
+
+    def _save(self, *, durable: bool) -> None:
+        if self._state_file is not None:
+            positions = dict(self._source.positions)
+            state = State(attempt=self._attempt, settled=self._settled, positions=positions)
+            self._state_file.save(state, durable=durable)
+
+    def _labeled(self, piece: Piece) -> bytes:
+        """The lines with their file in front, as a launcher does it: readers tell sources apart by that."""
+        if not piece.source:
+            return piece.data
+        label = self._labels.setdefault(piece.source, b"[log:%d]:" % len(self._labels))
+        return b"".join(line if line.isspace() else label + line for line in piece.data.splitlines(keepends=True))

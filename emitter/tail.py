@@ -1,0 +1,178 @@
+"""Logs that grow, read as `tail -F` does: each line once, through rotation and truncation.
+
+Nothing here waits; whoever follows asks again after a while. A question costs a `stat` for each file, and also sees
+what another host writes to NFS or Lustre, of which no kernel sends a notice: inotify and the libraries upon it are
+blind there.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from glob import glob, has_magic
+from typing import Protocol
+
+from .errors import EmitterError
+from .repeats import Once
+from .rotation import CHUNK, ROTATED, GrowingLog, Piece, Position, regular
+
+COMPRESSED = (".gz", ".xz", ".bz2", ".zst", ".lz4", ".Z")
+"""Endings of files that no line is read from."""
+
+_once = Once(__name__)
+
+
+class Source(Protocol):
+    """Where lines come from."""
+
+    over: bool
+    """Whether nothing more can come."""
+
+    @property
+    def positions(self) -> Mapping[str, Position]:
+        """How far each file has been given."""
+
+    @property
+    def past_left(self) -> float:
+        """Share of the past that has not been given yet."""
+
+    def read(self) -> Iterator[Piece]:
+        """What is new."""
+
+    def wait(self, seconds: float) -> object:
+        """Let time pass, or less of it if something comes."""
+
+
+class Tail:
+    """Files, directories and patterns, followed together; files that appear are followed from their beginning.
+
+    Of a directory all files count, of a pattern those that match: without hidden and compressed ones, and without
+    those whose name is another's with a number or a date, which a rotation has put there. `positions` are those of
+    an earlier tail: what it has given comes first, again, as past. Without, what is there now is past.
+
+    Raises: EmitterError if a path can be read by nobody.
+    """
+
+    def __init__(self, paths: Iterable[str], positions: Mapping[str, Position] | None = None) -> None:
+        self._paths = tuple(dict.fromkeys(paths))
+        self._single = len(self._paths) == 1 and not has_magic(self._paths[0]) and not os.path.isdir(self._paths[0])
+        self._logs: dict[str, GrowingLog] = {}
+        self.over = False
+        for path in self._paths:
+            _check(path)
+        self._find(positions or {}, past=positions is None)
+
+    def read(self) -> Iterator[Piece]:
+        """What is new: first the past, of all files at the same pace, then line by line what came since.
+
+        The positions are those behind the last piece.
+        """
+        self._find({}, past=False)
+        while self.past_left:
+            log = max(self._logs.values(), key=lambda log: log.past_left)
+            with _tried_again(log):
+                if piece := log.next():
+                    yield piece
+        for log in list(self._logs.values()):
+            with _tried_again(log):
+                if log.look():
+                    while piece := log.next():
+                        yield piece
+
+    @property
+    def past_left(self) -> float:
+        """Share of the past that has not been read yet."""
+        return max((log.past_left for log in self._logs.values()), default=0.0)
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """How far each file has been read."""
+        return {path: log.position for path, log in self._logs.items() if log.position}
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        """Close the files."""
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+
+    def _find(self, positions: Mapping[str, Position], *, past: bool) -> None:
+        found = {path for pattern in self._paths for path in _matching(pattern)}
+        for path in sorted(found - self._logs.keys()):
+            if path in self._paths or not _is_rotated(path, found | self._logs.keys()):
+                position = positions.get(path)
+                self._logs[path] = GrowingLog(path, "" if self._single else path, position, past=past)
+
+
+class Pipe:
+    """What comes through a pipe, as long as somebody holds its other end. It has no past, and no place to return to."""
+
+    past_left = 0.0
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.positions: dict[str, Position] = {}
+        self.over = False
+
+    def read(self) -> Iterator[Piece]:
+        """What is there."""
+        while not self.over and self.wait(0):
+            data = os.read(self._descriptor, CHUNK)
+            if data:
+                yield Piece(source="", data=data, past=False)
+            self.over = not data
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for more; whether there is."""
+        return bool(select.select([self._descriptor], [], [], seconds)[0])
+
+
+@contextmanager
+def _tried_again(log: GrowingLog) -> Iterator[None]:
+    """A network's file system may lose a file for a while."""
+    try:
+        yield
+    except OSError as error:
+        _once.warn(log.path, "%s: must be readable (got %s). It is tried again.", log.path, error)
+        log.close()
+
+
+def _check(path: str) -> None:
+    """Refuse what never becomes a log; what is not there yet may."""
+    try:
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise EmitterError(f"{path}: a log is a file or a directory (got a device or pipe). Pipe it in and name -.")
+        if not os.access(path, os.R_OK):
+            raise EmitterError(f"{path}: a log must be readable (got no permission). Check its owner and mode.")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise EmitterError(f"{path}: a log must be readable (got {error.strerror}). Check the path.") from error
+
+
+def _matching(pattern: str) -> list[str]:
+    if os.path.isdir(pattern):
+        found = [os.path.join(pattern, name) for name in os.listdir(pattern)]
+    elif has_magic(pattern) and not os.path.exists(pattern):
+        found = glob(pattern, recursive=True)
+    else:
+        return [pattern]
+    return [path for path in found if _may_be_log(path)]
+
+
+def _may_be_log(path: str) -> bool:
+    name = os.path.basename(path)
+    return not name.startswith(".") and not name.endswith(COMPRESSED) and regular(path) is not None
+
+
+def _is_rotated(path: str, others: Iterable[str]) -> bool:
+    """Whether a path is another one with a number or a date behind it."""
+    return any(path[: match.start()] in others for match in ROTATED.finditer(path))
