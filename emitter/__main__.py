@@ -8,6 +8,7 @@ import signal
 import sys
 from typing import NoReturn
 
+from . import doctor
 from .errors import EmitterError
 from .log_commands import FOLLOW, REPLAY, add_follow, add_formats, add_replay
 
@@ -27,9 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
     add_replay(verbs.add_parser("replay", help="a training log as if the run were live", description=REPLAY))
     add_follow(verbs.add_parser("follow", help="the log of a run that is live", description=FOLLOW))
     add_formats(verbs.add_parser("formats", help="the layouts of logs that can be read, with an example of each"))
+    doctor.add_arguments(verbs.add_parser("doctor", help=doctor.HELP, description=doctor.DESCRIPTION))
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    code = 0
+    code = 1 if options.verb == "doctor" else 0  # until it has found otherwise
     try:
         code = options.run(options)
         sys.stdout.flush()
