@@ -1,4 +1,4 @@
-"""What is read of a gauge or a counter of a run, whatever the metric."""
+"""What is read of a gauge, a counter or a histogram of a run, whatever the metric."""
 
 from __future__ import annotations
 
