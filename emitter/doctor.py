@@ -11,6 +11,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 from urllib.parse import unquote
 
@@ -58,14 +59,14 @@ def doctor(options: argparse.Namespace, environ: Mapping[str, str] = os.environ)
     """Print the report; 0 if every test export arrived, 1 if one did not or a setting is wrong."""
     wrong: list[str] = []
     with trial.heard() as warnings:
-        settings = _judged(wrong, lambda: read_settings(options, {**environ, f"{PREFIXES[0]}ENABLED": "1"}))
+        settings = _judged(wrong, lambda: read_settings(options, _as_if_on(environ)))
         place = _judged(wrong, lambda: ranks.place(environ)) or Place()
         _table("Versions", [("Python", platform.python_version()), *((name, _version(name)) for name in PACKAGES)])
         if settings is None:
             return _refuse(wrong)
-        asked = read_settings(options, environ)
+        asked = read_settings(options, environ)  # with the switch as it is
         _table("Settings", [(row.name, row.value, row.source) for row in explain(asked)])
-        run_id = identity.run_id(settings, place, environ)
+        run_id = identity.run_id(settings, replace(place, rank=0), environ)  # which warns, and has the same
         _table("This process", _process(settings, place, run_id, environ))
         _table("Resource attributes", _resource(settings, place, run_id, environ))
         job = _judged(wrong, lambda: _job(settings, place, options))
@@ -79,6 +80,12 @@ def doctor(options: argparse.Namespace, environ: Mapping[str, str] = os.environ)
     if not asked.enabled:
         print(f"Telemetry is off: set {PREFIXES[0]}ENABLED=1. The test export is made as if it were on.\n")
     return _try(ways, place, settings)
+
+
+def _as_if_on(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment with telemetry on, of rank 0: the one that warns."""
+    numbers = {launcher.rank for launcher in ranks._LAUNCHERS}
+    return {name: value for name, value in environ.items() if name not in numbers} | {f"{PREFIXES[0]}ENABLED": "1"}
 
 
 def _judged(wrong: list[str], judge: Callable[[], _Found]) -> _Found | None:

@@ -161,6 +161,14 @@ def test_an_id_that_cannot_be_shared_is_warned_of(report: Report) -> None:
     assert text.count("ranks must share an id") == 1
 
 
+def test_a_variable_that_sets_nothing_is_warned_of(report: Report) -> None:
+    """On whichever rank the doctor is called."""
+    launcher = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}
+    _, text = report(MEGATRON_OTEL_EXPORTER="console", MEGATRON_OTEL_EXPORT_RAET="0.5", **launcher)
+    ((warning,), *_) = cells(text, "Warnings")
+    assert warning.startswith("MEGATRON_OTEL_EXPORT_RAET: must be a known setting (got another name). Did you mean ")
+
+
 def test_the_rendezvous_is_named_as_a_source(report: Report) -> None:
     """An id that is made of it is the same on every rank."""
     _, text = report(MEGATRON_OTEL_EXPORTER="console", MASTER_ADDR="node-1", MASTER_PORT="29500")
