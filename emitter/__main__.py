@@ -9,6 +9,7 @@ import sys
 from typing import NoReturn
 
 from . import doctor
+from .backfill_command import BACKFILL, add_backfill
 from .errors import EmitterError
 from .log_commands import FOLLOW, REPLAY, add_follow, add_formats, add_replay
 
@@ -27,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
     add_replay(verbs.add_parser("replay", help="a training log as if the run were live", description=REPLAY))
     add_follow(verbs.add_parser("follow", help="the log of a run that is live", description=FOLLOW))
+    add_backfill(verbs.add_parser("backfill", help="the log of a run that is over, as history", description=BACKFILL))
     add_formats(verbs.add_parser("formats", help="the layouts of logs that can be read, with an example of each"))
     doctor.add_arguments(verbs.add_parser("doctor", help=doctor.HELP, description=doctor.DESCRIPTION))
     options = parser.parse_args(arguments)

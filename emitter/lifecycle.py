@@ -149,6 +149,8 @@ class Lifecycle:
     def _book(self) -> float:
         now = max(self._clock(), self._booked_until)
         since, self._booked_until = self._booked_until, now
+        if now == since:  # every instrument asks, and a log's clock stands still meanwhile
+            return now
         if self.phase == "train":
             begin = now if self._step_since is None else self._step_since - self._step_before_s
             stalled_from = min(max(begin + self._stall_s, since), now)

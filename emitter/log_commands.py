@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, suppress
-from glob import has_magic
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from .errors import EmitterError
 from .follow import LINGER_S as FOLLOW_LINGER_S
 from .follow import Follower, State, StateFile
 from .identity import attempt
+from .log_options import readable, reader_of, run_id_option, run_name
 from .log_run import LoggedRun, Past
 from .loop import LINGER_S as SCRAPE_S
 from .narration import place_in_log, say, share_read, sum_up
@@ -101,11 +101,11 @@ def _add_common(parser: argparse.ArgumentParser, *, run_id: str) -> None:
         help="scrape:PORT or scrape:HOST:PORT (default scrape:9464), otlp:URL, console, jsonl; may be repeated. "
         "A replay to jsonl alone does not wait",
     )
-    parser.add_argument("--run-id", type=_run_id, metavar="ID", help=f"default: {run_id}")
+    parser.add_argument("--run-id", type=run_id_option, metavar="ID", help=f"default: {run_id}")
     parser.add_argument(
         "--format",
         dest="reader",
-        type=_reader,
+        type=reader_of,
         metavar="NAME",
         help="what `formats` lists (default: found from the lines)",
     )
@@ -125,12 +125,6 @@ def _seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"seconds are a number from 0 on (got {text!r}).")
 
 
-def _run_id(text: str) -> str:
-    if text.strip():
-        return text
-    raise argparse.ArgumentTypeError(f"a run has an id (got {text!r}). Leave it out to use the file's name.")
-
-
 def _to(text: str) -> str:
     try:
         if text != "jsonl":
@@ -138,13 +132,6 @@ def _to(text: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error).removeprefix("emitter: ")) from error
     return text
-
-
-def _reader(name: str) -> LogReader:
-    try:
-        return reader(name)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("emitter.readers: ")) from error
 
 
 def _formats(options: argparse.Namespace) -> int:
@@ -163,7 +150,7 @@ def _replay(options: argparse.Namespace) -> int:
         if not ways_out:
             _play(log, records, sinks, replay.LogTime(0.0), speed=math.inf)
             return 0
-        export = _start(options.run_id or _name(options.log), ways_out, "replay", closing)
+        export = _start(options.run_id or run_name(options.log), ways_out, "replay", closing)
         log_time = replay.LogTime(time.time())
         sinks.append(replay.metrics(export.meter, log_time, time.time))
         _play(log, records, sinks, log_time, speed=options.speed)
@@ -186,7 +173,7 @@ def _follow(options: argparse.Namespace) -> int:
     saved = state_file.load() if state_file else None
     with ExitStack() as closing:
         source = _source(options, saved, closing)
-        export = _start(options.run_id or _name(options.logs[0]), ways_out, "follow", closing) if ways_out else None
+        export = _start(options.run_id or run_name(options.logs[0]), ways_out, "follow", closing) if ways_out else None
 
         def begin(past: Past) -> Sequence[replay.Sink]:
             return [*sinks, LoggedRun(export.meter, time.time, past=past)] if export else sinks
@@ -245,18 +232,6 @@ def _start(run_id: str, ways_out: list[str], verb: str, closing: ExitStack) -> E
     return export
 
 
-def _name(path: str) -> str:
-    """Name of a run by where its log is; of a pattern it is the folder's that holds all that match."""
-    if path == "-":
-        return "stdin"
-    there = Path(path)
-    while has_magic(str(there)) and not there.exists():
-        there = there.parent
-        if not has_magic(str(there)):
-            return there.resolve().name
-    return there.resolve().name if there.is_dir() else there.stem
-
-
 def _play(
     log: LogReader, records: Iterable[Record], sinks: list[replay.Sink], log_time: replay.LogTime, *, speed: float
 ) -> None:
@@ -275,16 +250,12 @@ def _play(
 
 
 def _lines(name: str) -> Generator[bytes, None, None]:
-    try:
+    with readable(name):
         if name == "-":
             yield from sys.stdin.buffer
         else:
             with open(name, "rb") as file:
                 yield from file
-    except IsADirectoryError:
-        raise EmitterError(f"{name}: a log is a file (got a directory). Name a file in it.") from None
-    except OSError as error:
-        raise EmitterError(f"{name}: a log must be readable (got {error.strerror}). Check the path.") from error
 
 
 def _host(host: str) -> str:

@@ -128,8 +128,11 @@ def metrics(meter: Meter, clock: Callable[[], float], now: Callable[[], float] |
     return LoggedRun(meter, clock, now=now)
 
 
-def jsonl(out: TextIO) -> Sink:
-    """A sink that writes one JSON object for each record that says more than a phase or a setting."""
+def jsonl(out: TextIO, clock: Callable[[], float] | None = None) -> Sink:
+    """A sink that writes one JSON object for each record that says more than a phase or a setting.
+
+    With a `clock`, each says when, as Unix time.
+    """
 
     def sink(record: Record) -> None:
         if record.kind in ("run", "phase"):
@@ -140,8 +143,9 @@ def jsonl(out: TextIO) -> Sink:
                 {**dict(zip(metric.attributes, key, strict=True)), "value": _plain(value)}
                 for key, value in series.items()
             ]
+        when = {} if clock is None else {"time": clock()}
         attempt = {catalog.RUN_ATTEMPT.short: record.attempt}
-        out.write(json.dumps({"kind": record.kind, **attempt, **values}) + "\n")
+        out.write(json.dumps({"kind": record.kind, **when, **attempt, **values}) + "\n")
         out.flush()
 
     return sink

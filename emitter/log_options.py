@@ -1,0 +1,53 @@
+"""What the verbs that read a log have in common: its name, its run's, its format."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import has_magic
+from pathlib import Path
+
+from .errors import EmitterError
+from .readers import LogReader, reader
+
+
+def run_id_option(text: str) -> str:
+    """A run id that was given."""
+    if text.strip():
+        return text
+    raise argparse.ArgumentTypeError(f"a run has an id (got {text!r}). Leave it out to use the file's name.")
+
+
+def reader_of(name: str) -> LogReader:
+    """A reader of the format that was named."""
+    try:
+        return reader(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("emitter.readers: ")) from error
+
+
+def run_name(path: str) -> str:
+    """Name of a run by where its log is; of a pattern it is the folder's that holds all that match."""
+    if path == "-":
+        return "stdin"
+    there = Path(path)
+    while has_magic(str(there)) and not there.exists():
+        there = there.parent
+        if not has_magic(str(there)):
+            return there.resolve().name
+    return there.resolve().name if there.is_dir() else there.stem
+
+
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Where a log is opened and read, and nothing else is done.
+
+    Raises: EmitterError if that fails.
+    """
+    try:
+        yield
+    except IsADirectoryError:
+        raise EmitterError(f"{name}: a log is a file (got a directory). Name a file in it.") from None
+    except OSError as error:
+        raise EmitterError(f"{name}: a log must be readable (got {error.strerror}). Check the path.") from error
