@@ -16,6 +16,7 @@ What cannot be seen in the lines, and how it is decided here:
 - A run has ended when it says so, and also when the scheduler cancelled it: somebody, or the time limit, stopped it,
   and nobody needs to be told. A failed node is no such end. A log that just stops leaves its run in the phase it was
   in, as it would look to whoever watches it.
+- What is counted ahead of a training line, such as DeepSpeed's overflows, counts where the line itself says less.
 - The first value of an argument in a process counts: DeepSpeed prints a world size of its own.
 - Of a checkpoint, an evaluation or a load the log tells the length by stamps at both ends, or by a timer.
 - Several ranks report their memory: a value counts if it is larger than those before in the same report.
@@ -26,12 +27,12 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .. import catalog
-from ..catalog import Metric
+from ..catalog import Kind, Metric
 from ..records import Record
-from .lines import has_microseconds, stamp_s
+from .lines import moment
 from .readings import Number, Reading
 
 SETTINGS: dict[str, Metric] = {
@@ -47,8 +48,7 @@ SOURCES = 4096
 REPORTED = 256
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Interval:
+class _Interval(NamedTuple):
     """A training line in its process."""
 
     iteration: int
@@ -93,9 +93,9 @@ class History:
 
     def take(self, reading: Reading, source: str, stamp: str) -> list[Record]:
         """The records of a reading; none if it is no news."""
-        seconds = stamp_s(reading.stamp or stamp)
+        seconds, microseconds = moment(reading.stamp or stamp)
         if reading.kind == "train":
-            return self._train(reading, source, reading.stamp or stamp, seconds)
+            return self._train(reading, source, seconds, microseconds)
         if reading.kind == "settings":
             return self._settings(reading)
         if reading.kind == "validation":
@@ -116,7 +116,8 @@ class History:
         if reading.kind == "guard":
             return self._guard(reading, seconds)
         if reading.kind == "ahead":
-            self._ahead.update(reading.values)
+            for metric, value in reading.values.items():
+                self._ahead[metric] = value + (self._ahead.get(metric, 0) if _counts(metric) else 0)
         if reading.kind == "timers":
             values = dict(reading.values)
             if self._saved_by_stamps:
@@ -129,12 +130,13 @@ class History:
     def _record(self, kind: str, **more: object) -> Record:
         return Record(kind=kind, attempt=self.attempt, **more)  # type: ignore[arg-type]  # checked by Record's callers
 
-    def _train(self, reading: Reading, source: str, stamp: str, seconds: float | None) -> list[Record]:
+    def _train(self, reading: Reading, source: str, seconds: float | None, microseconds: bool) -> list[Record]:
         iteration = reading.iteration
         if iteration is None:
             return []
         values = {**self._ahead, **reading.values}
-        if not self._news(iteration, {**values, **reading.per_gpu}, source):
+        values.update({metric: max(count, values[metric]) for metric, count in self._ahead.items() if _counts(metric)})
+        if not self._news(iteration, {**reading.values, **reading.per_gpu}, source):
             return []
         last = self._last
         length = self._first_length(iteration) if last is None else iteration - last.iteration
@@ -143,10 +145,10 @@ class History:
             values[catalog.STEP_DURATION] = max(0.0, seconds - last.seconds) / length * 1000
         now = _Interval(
             iteration=iteration,
-            values=dict(values),
+            values=values,
             step_ms=values.get(catalog.STEP_DURATION, math.nan),
             seconds=seconds,
-            microseconds=has_microseconds(stamp),
+            microseconds=microseconds,
             length=length,
             first=last is None,
         )
@@ -159,9 +161,10 @@ class History:
         length_s = math.nan if covered is None else covered * now.step_ms / 1000
         if repeated:
             length_s -= repeated.step_ms / 1000
-        _correct(values, reading.silent_nan, covered, repeated)
-        record = self._record(
-            "train",
+        values = _corrected(values, reading.silent_nan, covered, repeated)
+        record = Record(
+            kind="train",
+            attempt=self.attempt,
             values={catalog.ITERATION: iteration, **values, **self._derived(now, reading.per_gpu)},
             phase="train",
             stamp_s=seconds,
@@ -203,6 +206,7 @@ class History:
         self._sources.clear()
         self._totals.clear()
         self._memory = (None, {})
+        self._ahead = {}
 
     def _first_length(self, iteration: int) -> int | None:
         begin = 0 if iteration == 1 else self._begin
@@ -301,6 +305,10 @@ class History:
         return self._record(kind, phase=phase, stamp_s=seconds)
 
 
+def _counts(metric: Metric) -> bool:
+    return metric.kind is Kind.COUNTER
+
+
 def _same(known: Mapping[Metric, Number] | None, values: Mapping[Metric, Number], *, sure: bool) -> bool:
     """Whether two lines about one iteration are the same report."""
     if known is None:
@@ -313,10 +321,13 @@ def _equal(one: Number | None, other: Number | None) -> bool:
     return one == other or (one is not None and other is not None and math.isnan(one) and math.isnan(other))
 
 
-def _correct(values: dict[Metric, Number], silent_nan: bool, covered: int | None, repeated: _Interval | None) -> None:
-    """Take away what was printed before, and add the loss that was not printed."""
+def _corrected(
+    printed: Mapping[Metric, Number], silent_nan: bool, covered: int | None, repeated: _Interval | None
+) -> dict[Metric, Number]:
+    """The printed values without what was printed before, and with the loss that was not printed."""
+    values = dict(printed)
     skipped = int(values.get(catalog.SKIPPED_ITERS, 0))
-    if repeated and catalog.SKIPPED_ITERS in values:
+    if repeated and skipped:
         values[catalog.SKIPPED_ITERS] = max(0, skipped - repeated.skipped)
     wholly_skipped = skipped > 0 if covered is None else skipped >= covered
     if wholly_skipped:
@@ -324,3 +335,4 @@ def _correct(values: dict[Metric, Number], silent_nan: bool, covered: int | None
             del values[catalog.LOSS]
     elif silent_nan:
         values.setdefault(catalog.LOSS, math.nan)
+    return values
