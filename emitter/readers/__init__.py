@@ -11,7 +11,7 @@ A family is added so:
    a function for `Field.read` or `Mark.make`; only a line of another build needs a class with `words`, `joint`, `scan`.
    `History` decides what a line means in its run, so no family does.
 2. Its name in `FAMILIES`, before those whose head it shares: the first that can read a training line has the log. Then
-   it needs a `signature`, text that only its lines have.
+   it needs `signatures`, text that only its lines have.
 3. `tests/test_emitter_readers_<module>.py`: every field with a value written by hand.
 """
 
@@ -19,13 +19,31 @@ from __future__ import annotations
 
 import difflib
 
-from . import megatron
+from . import (
+    argonne,
+    deepspeed,
+    gpt_neox,
+    megatron,
+    megatron_deepspeed,
+    megatron_forks,
+    mindspeed,
+    primus,
+)
 from .log import LogReader
 from .table import Family
 
 __all__ = ["FAMILIES", "Family", "LogReader", "reader"]
 
-FAMILIES: tuple[Family, ...] = (megatron.FAMILY,)
+FAMILIES: tuple[Family, ...] = (
+    gpt_neox.FAMILY,
+    primus.FAMILY,
+    mindspeed.FAMILY,
+    megatron_forks.FAMILY,
+    megatron_deepspeed.FAMILY,
+    megatron.FAMILY,
+    argonne.FAMILY,
+    deepspeed.FAMILY,
+)
 """The more special first."""
 
 

@@ -1,6 +1,7 @@
-"""Megatron-LM, 2019 to 2026: its training line, its arguments, and the lines that tell the phase.
+"""Megatron-LM, 2019 to 2026, and what prints its line as it is: Megatron-Bridge, FlagScale, Pai, epfLLM.
 
-Of several validation sets only the plain one and the first have a metric.
+Its training line, its arguments, and the lines that tell the phase. Of several validation sets only the plain one and
+the first have a metric. Throughput that is not in the line is taken from Megatron-Bridge's `Step Time` in front of it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 
 from .. import catalog
 from ..catalog import Metric
+from . import deepspeed
 from .lines import last_stamp
+from .printed import anything
 from .readings import Number, Reading, Scan, State
 from .table import Family, Field, Mark, TrainingLine, known, number, squeezed
 from .timers import TimersBlock, TimersLine
@@ -30,6 +33,12 @@ FIELDS = (
     Field(metric=catalog.SKIPPED_ITERS, keys=("number of skipped iterations",)),
     Field(metric=catalog.TOKENS_PER_SEC, keys=("toks/s",)),
     Field(metric=None, keys=("number of nan iterations",)),  # of skipped iterations only, so no signal of its own
+    Field(metric=None, keys=("skipped samples", "consumed bins", "decoupled learning rate", "max attention logit")),
+    Field(metric=None, keys=("energy per GPU (J/iter/GPU)", "power per GPU (W/GPU)")),
+    Field(metric=None, keys=("sop loss", "nsp loss", "indexer loss", *(f"mtp_{depth} loss" for depth in range(1, 8)))),
+    Field(metric=None, keys=("load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss", "z_loss")),
+    Field(metric=None, keys=("toks/s/gpu", "compute_toks/s", "compute_toks/s/gpu", "actual_toks/s")),
+    Field(metric=None, keys=("actual_toks/s/gpu", "avg_seq_len", "packing_eff"), read=anything),
 )
 
 HEAD = re.compile(r"(?<![\w/-])iteration *(?P<iteration>\d{1,18})/ *(?P<target>\d{1,18}) *\|", re.ASCII)
@@ -131,6 +140,12 @@ MARKS = (
         pattern=re.compile(r"Unexpected result (\S{1,30}) on rank \d+ at iteration #(\d{1,18})(.*)", re.ASCII),
         make=_guard,
     ),
+    Mark(
+        words=("Step Time",),
+        pattern=re.compile(r"Step Time : [\d.]+s GPU utilization: (\d+\.?\d*) ?(?:MODEL_)?TFLOP/s/GPU", re.ASCII),
+        begin=re.compile(r"Step Time : [\d.]+s GPU utiliz", re.ASCII),
+        make=lambda match: Reading(kind="ahead", values={catalog.THROUGHPUT_TFLOPS: float(match[1])}),
+    ),
     Mark(words=("Rtt/Rnk",), pattern=re.compile(r"M[nx]Rtt/Rnk: "), make=known),
 )
 
@@ -170,11 +185,12 @@ MEMORY_KEYS: dict[str, tuple[Metric, float]] = {
 _MEMORY = re.compile(r"(?:\[Rank \d+\] \()?after (\d{1,18}) iterations\)? memory \([MG]B\)(?= ?\|)", re.ASCII)
 _MEMORY_PAIR = re.compile(r"\|\s*([a-z][a-z -]*?): *(\d+\.?\d*)(?=\s*(?:\||\[|$))", re.ASCII)
 
-OTHERS = (TimersBlock(), TimersLine(), Memory(), *MARKS)
+OTHERS = (TimersBlock(), TimersLine(), Memory(), *MARKS, *deepspeed.BESIDE)
+"""Also for every fork; any of them may run on DeepSpeed."""
 
 FAMILY = Family(
     name="megatron",
-    title="Megatron-LM, 2019 to 2026",
+    title="Megatron-LM, 2019 to 2026; Megatron-Bridge, FlagScale, Pai, epfLLM",
     example=EXAMPLE,
     training=(TRAINING,),
     others=OTHERS,

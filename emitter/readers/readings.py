@@ -1,20 +1,15 @@
-"""What one logical line says, before it has a place in the run's history.
-
-Readings and scans are tuples: a frozen dataclass takes three times as long to make, and each line makes both.
-"""
+"""What one logical line says, before it has a place in the run's history."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
-from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 from ..catalog import Metric
 
 Number = int | float
-
-EMPTY: Mapping[Any, Any] = MappingProxyType({})
 
 
 class State(IntEnum):
@@ -30,30 +25,32 @@ class State(IntEnum):
     """All of it."""
 
 
-class Reading(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Reading:
     """One statement of a log."""
 
     kind: str
     """A kind of record, or `settings` for arguments, `saving` for a checkpoint begun, `ahead` for values of the next
     training line, `guard` for a value that stopped the run before its line, `known` for nothing to report."""
     iteration: int | None = None
-    values: Mapping[Metric, Number] = EMPTY
-    series: Mapping[Metric, Mapping[tuple[str, ...], Number]] = EMPTY
+    values: Mapping[Metric, Number] = field(default_factory=dict)
+    series: Mapping[Metric, Mapping[tuple[str, ...], Number]] = field(default_factory=dict)
     """Values of metrics with attributes, by the values of these attributes in the catalog's order."""
-    settings: Mapping[str, int] = EMPTY
+    settings: Mapping[str, int] = field(default_factory=dict)
     """Arguments of the run by their names in Megatron-LM."""
     phase: str | None = None
     stamp: str = ""
     """The time that is printed in it, if there is one; else the one in front of the line counts."""
-    per_gpu: Mapping[Metric, Number] = EMPTY
+    per_gpu: Mapping[Metric, Number] = field(default_factory=dict)
     """Values for one GPU of metrics that are for the whole job."""
-    cumulative: Mapping[Metric, Number] = EMPTY
+    cumulative: Mapping[Metric, Number] = field(default_factory=dict)
     """Totals since the start of the process of metrics that count what is new."""
     silent_nan: bool = False
     """Whether a loss that is missing here is a NaN."""
 
 
-class Scan(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Scan:
     """What a layout finds in a text."""
 
     state: State
