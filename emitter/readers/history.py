@@ -27,12 +27,12 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .. import catalog
 from ..catalog import Kind, Metric
 from ..records import Record
-from .lines import has_microseconds, stamp_s
+from .lines import moment
 from .readings import Number, Reading
 
 SETTINGS: dict[str, Metric] = {
@@ -48,8 +48,7 @@ SOURCES = 4096
 REPORTED = 256
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Interval:
+class _Interval(NamedTuple):
     """A training line in its process."""
 
     iteration: int
@@ -94,9 +93,9 @@ class History:
 
     def take(self, reading: Reading, source: str, stamp: str) -> list[Record]:
         """The records of a reading; none if it is no news."""
-        seconds = stamp_s(reading.stamp or stamp)
+        seconds, microseconds = moment(reading.stamp or stamp)
         if reading.kind == "train":
-            return self._train(reading, source, reading.stamp or stamp, seconds)
+            return self._train(reading, source, seconds, microseconds)
         if reading.kind == "settings":
             return self._settings(reading)
         if reading.kind == "validation":
@@ -131,7 +130,7 @@ class History:
     def _record(self, kind: str, **more: object) -> Record:
         return Record(kind=kind, attempt=self.attempt, **more)  # type: ignore[arg-type]  # checked by Record's callers
 
-    def _train(self, reading: Reading, source: str, stamp: str, seconds: float | None) -> list[Record]:
+    def _train(self, reading: Reading, source: str, seconds: float | None, microseconds: bool) -> list[Record]:
         iteration = reading.iteration
         if iteration is None:
             return []
@@ -146,10 +145,10 @@ class History:
             values[catalog.STEP_DURATION] = max(0.0, seconds - last.seconds) / length * 1000
         now = _Interval(
             iteration=iteration,
-            values=dict(values),
+            values=values,
             step_ms=values.get(catalog.STEP_DURATION, math.nan),
             seconds=seconds,
-            microseconds=has_microseconds(stamp),
+            microseconds=microseconds,
             length=length,
             first=last is None,
         )
@@ -162,9 +161,10 @@ class History:
         length_s = math.nan if covered is None else covered * now.step_ms / 1000
         if repeated:
             length_s -= repeated.step_ms / 1000
-        _correct(values, reading.silent_nan, covered, repeated)
-        record = self._record(
-            "train",
+        values = _corrected(values, reading.silent_nan, covered, repeated)
+        record = Record(
+            kind="train",
+            attempt=self.attempt,
             values={catalog.ITERATION: iteration, **values, **self._derived(now, reading.per_gpu)},
             phase="train",
             stamp_s=seconds,
@@ -321,10 +321,13 @@ def _equal(one: Number | None, other: Number | None) -> bool:
     return one == other or (one is not None and other is not None and math.isnan(one) and math.isnan(other))
 
 
-def _correct(values: dict[Metric, Number], silent_nan: bool, covered: int | None, repeated: _Interval | None) -> None:
-    """Take away what was printed before, and add the loss that was not printed."""
+def _corrected(
+    printed: Mapping[Metric, Number], silent_nan: bool, covered: int | None, repeated: _Interval | None
+) -> dict[Metric, Number]:
+    """The printed values without what was printed before, and with the loss that was not printed."""
+    values = dict(printed)
     skipped = int(values.get(catalog.SKIPPED_ITERS, 0))
-    if repeated and catalog.SKIPPED_ITERS in values:
+    if repeated and skipped:
         values[catalog.SKIPPED_ITERS] = max(0, skipped - repeated.skipped)
     wholly_skipped = skipped > 0 if covered is None else skipped >= covered
     if wholly_skipped:
@@ -332,3 +335,4 @@ def _correct(values: dict[Metric, Number], silent_nan: bool, covered: int | None
             del values[catalog.LOSS]
     elif silent_nan:
         values.setdefault(catalog.LOSS, math.nan)
+    return values

@@ -7,8 +7,8 @@ What launchers, loggers and viewers put in front is taken off: it tells which pr
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
+from typing import NamedTuple
 
 LONGEST = 65_536
 """Bytes of a line that are kept: memory stays bounded, whatever comes. The longest real lines have some thousands."""
@@ -43,8 +43,7 @@ _PREFIX = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Line:
+class Line(NamedTuple):
     """A physical line without what others added."""
 
     text: str
@@ -121,20 +120,16 @@ def last_stamp(text: str) -> str:
     return found
 
 
-def stamp_s(stamp: str) -> float | None:
-    """Seconds of a printed time, of which only differences mean something; None if it is no time."""
+def moment(stamp: str) -> tuple[float | None, bool]:
+    """Seconds of a printed time, of which only differences mean something, and whether it has microseconds."""
     match = _DATE.search(stamp)
     if match is None:
-        return None
+        return None, False
     year, month, day, hour, fraction = match.groups()
     try:
-        moment = datetime.fromisoformat(f"{year}-{month}-{day} {hour}").replace(tzinfo=timezone.utc)
+        date = datetime.fromisoformat(f"{year}-{month}-{day} {hour}+00:00")
     except ValueError:
-        return None
-    return moment.timestamp() + float(f"0.{fraction or 0}")
-
-
-def has_microseconds(stamp: str) -> bool:
-    """Whether a printed time has six decimals."""
-    match = _DATE.search(stamp)
-    return match is not None and len(match[5] or "") == 6
+        return None, False
+    if fraction is None:
+        return date.timestamp(), False
+    return date.timestamp() + float(f"0.{fraction}"), len(fraction) == 6

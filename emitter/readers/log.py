@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .. import catalog
+from ..catalog import Metric
 from ..records import LineCounts, Record, Summary
 from . import common
 from .history import History
@@ -26,20 +27,22 @@ NARROWEST = 80
 PATIENCE = 1000
 """Lines that the beginning of a record waits for its end; more ranks hardly print in between."""
 
-LOOK_BACK = 16
+LOOK_BACK = 4
 """Long unknown lines that may turn out to be the beginning of a record."""
 
-SEAM = 20
-"""Bytes at both sides of a line end in which a word may have been cut."""
+SHAPES = 64
+"""Combinations of values that are counted."""
+
+SEAM = 60
+"""Characters at the end of a line in which the head of a record may have begun."""
 
 UNREAD_LIMIT = 32
 """Unread keys that are named."""
 
-_LOSS = re.compile(rb"loss\W{1,4}[-+]?\d+\.?\d*", re.IGNORECASE)
+_LOSS = re.compile(r"loss\W{1,4}[-+]?\d+\.?\d*", re.IGNORECASE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """A text that is not finished."""
 
     line: Line
@@ -64,16 +67,22 @@ class LogReader:
         self._splitter = Splitter()
         self._history = History()
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
-        self._long: deque[bytes] = deque(maxlen=LOOK_BACK)
-        self._long_until = 0
-        """Number of the last of them."""
+        self._long: deque[str] = deque(maxlen=LOOK_BACK)
+        self._halves: dict[str, list[tuple[str, str]]] = {}
+        """Words that a line end may have cut, by the last character of the first half."""
+        self._awaited: tuple[str, ...] = ()
+        """Second halves of words that one of the long lines may have begun."""
+        self._alert_until = 0
+        """Number of the line up to which they may come."""
+        self._unknown = 0
         self._ends: frozenset[str] = frozenset()
         self._number = 0
         self._records = self._recognized = self._results = 0
         self._skipped: Counter[str] = Counter()
         self._unread: dict[str, None] = {}
         self._unlike: str | None = None
-        self._present: Counter[str] = Counter()
+        self._shapes: dict[tuple[int, ...], tuple[tuple[Metric, ...], int]] = {}
+        """Which values the training lines have, and how many have those."""
         self._first: int | None = None
         self._last: int | None = None
         self._choose()
@@ -90,13 +99,22 @@ class LogReader:
         others.update({id(layout): layout for layout in common.LAYOUTS})
         self._others = tuple(others.values())
         layouts: list[Layout] = [*(layout for layout, _ in self._training), *self._others]
-        self._words = tuple(dict.fromkeys(word.encode() for layout in layouts for word in layout.words))
-        self._separators = tuple(dict.fromkeys(layout.separator.encode() for layout, _ in self._training))
+        words = list(dict.fromkeys(word for layout in layouts for word in layout.words))
+        self._words = tuple(word for word in words if not any(other in word for other in words if other != word))
+        self._halves.clear()
+        for word in self._words:
+            for end in range(1, len(word)):
+                self._halves.setdefault(word[end - 1], []).append((word[:end], word[end:]))
 
     @property
     def counts(self) -> LineCounts:
         """What became of the lines so far; those that wait are not counted yet."""
-        return LineCounts(records=self._records, recognized=self._recognized, reasons=dict(self._skipped))
+        reasons = {**self._skipped, "unknown": self._unknown + self._skipped["unknown"]}
+        return LineCounts(
+            records=self._records,
+            recognized=self._recognized,
+            reasons={reason: lines for reason, lines in reasons.items() if lines},
+        )
 
     @property
     def summary(self) -> Summary:
@@ -110,18 +128,31 @@ class LogReader:
             last_iteration=self._last,
             unread=tuple(self._unread),
             unlike=self._unlike,
-            absent={name: self._results - times for name, times in self._present.items() if times < self._results},
+            absent=self._absent(),
         )
+
+    def _absent(self) -> dict[str, int]:
+        present: Counter[str] = Counter()
+        for metrics, times in self._shapes.values():
+            present.update({metric.short: times for metric in metrics})
+        total = sum(times for _, times in self._shapes.values())
+        return {name: total - times for name, times in present.items() if times < total}
 
     def feed(self, data: bytes) -> list[Record]:
         """Records of the lines that are complete with these bytes."""
         records: list[Record] = []
         for raw in self._splitter.feed(data):
             self._number += 1
-            if self._waiting or self._interesting(raw):
-                records += self._read(raw)
-            else:
-                self._skip_unknown(raw)
+            if not self._waiting:
+                text = raw.decode("latin-1")  # to search bytes takes six times as long; the words are ASCII
+                for word in self._words:
+                    if word in text:
+                        break
+                else:
+                    if self._alert_until < self._number or not any(half in text for half in self._awaited):
+                        self._skip_unknown(text)
+                        continue
+            records += self._read(raw)
         return records
 
     def settle(self) -> list[Record]:
@@ -142,30 +173,19 @@ class LogReader:
             records += self._finish(self._waiting.popitem(last=False)[1])
         return records
 
-    def _interesting(self, raw: bytes) -> bool:
-        for word in self._words:
-            if word in raw:
-                return True
-        if not self._long:
-            return False
-        for separator in self._separators:
-            if separator in raw:
-                return True
-        if self._long_until != self._number - 1:
-            return False
-        seam = self._long[-1].rstrip()[-SEAM:] + raw[:SEAM]
-        return any(word in seam for word in self._words)
-
-    def _skip_unknown(self, raw: bytes) -> None:
-        if raw.isspace() or not raw:
+    def _skip_unknown(self, text: str) -> None:
+        if len(text) > NARROWEST:
+            self._long.append(text)
+            text = text.rstrip("\r\n")
+            halves = self._halves.get(text[-1:], ())
+            if awaited := tuple(second for first, second in halves if text.endswith(first)):
+                self._awaited, self._alert_until = awaited, self._number + LOOK_BACK
+        elif not text or text.isspace():
             self._skipped["empty"] += 1
             return
-        self._skipped["unknown"] += 1
-        if len(raw) > NARROWEST:
-            self._long.append(raw)
-            self._long_until = self._number
-        if self._unlike is None and b"loss" in raw and _LOSS.search(raw):
-            self._unlike = read_line(raw).text.strip()[:200]
+        self._unknown += 1
+        if self._unlike is None and "loss" in text and _LOSS.search(text):
+            self._unlike = text.strip()[:200]
 
     def _read(self, raw: bytes, *, cut: bool = False) -> list[Record]:
         line = read_line(raw)
@@ -181,24 +201,30 @@ class LogReader:
         lines = 1
         unsure = found is None or not _stamped(found[1], line)
         if self._long and unsure and (before := self._lost_beginning(line, found)):
-            self._skipped["unknown"] -= 1
+            self._unknown -= 1
             line, found, lines = before[0], before[1], 2
         if found is None:
-            self._skip_unknown(raw)
+            self._skip_unknown(raw.decode("latin-1"))
+            if line.width >= NARROWEST and self._begins(line.text[-SEAM:]):
+                self._awaited, self._alert_until = ("",), self._number + LOOK_BACK
             return records
         waiting = _Waiting(line=line, layout=found[0], scan=found[1], lines=lines, since=self._number)
         return records + self._finish_or_wait(waiting, cut=cut)
 
+    def _begins(self, end: str) -> bool:
+        """Whether the end of a line has the word of a training line, whose head is not all there."""
+        return any(word in end for layout, _ in self._training for word in layout.words)
+
     def _lost_beginning(self, line: Line, alone: _Found | None) -> tuple[Line, _Found] | None:
         """A line together with an unknown one that holds its head, or its time; takes that out of the unknown."""
-        for raw in reversed(self._long):
-            before = read_line(raw)
+        for text in reversed(self._long):
+            before = read_line(text.encode("latin-1"))
             if line.source not in (before.source, ""):
                 continue
-            together = replace(before, text=before.text + line.text, width=line.width)
+            together = before._replace(text=before.text + line.text, width=line.width)
             found = self._scan(together.text)
             if found and _begins_in(before, together, found[1]) and _is_better(found[1], alone, before):
-                self._long.remove(raw)
+                self._long.remove(text)
                 return together, found
         return None
 
@@ -214,8 +240,8 @@ class LogReader:
             text = waiting.line.text + waiting.layout.joint + line.text
             found = self._scan(text)
             if found and _alike(found[0], waiting.layout) and _continues(found[1], waiting.scan):
-                whole = replace(waiting.line, text=text, width=line.width)
-                more = replace(waiting, line=whole, layout=found[0], scan=found[1], lines=waiting.lines + 1)
+                whole = waiting.line._replace(text=text, width=line.width)
+                more = waiting._replace(line=whole, layout=found[0], scan=found[1], lines=waiting.lines + 1)
                 return self._finish_or_wait(more, cut=cut), True
         begun_again = own and isinstance(own[0], TrainingLine) and line.source == waiting.line.source
         if waiting.scan.state > State.OPEN or begun_again or self._number - waiting.since > PATIENCE:
@@ -248,8 +274,8 @@ class LogReader:
         if scan.done:
             records = self._tell(scan.done, waiting)
         if cut and scan.state <= State.ENDED:
-            scan = replace(scan, state=State.OPEN)
-        waiting = replace(waiting, scan=scan)
+            scan = scan._replace(state=State.OPEN)
+        waiting = waiting._replace(scan=scan)
         wrapped = waiting.line.width >= NARROWEST or waiting.layout.joint
         if cut or scan.state == State.WHOLE or not wrapped or scan.trouble == "garbled":
             return records + self._finish(waiting)
@@ -306,7 +332,10 @@ class LogReader:
         for record in records:
             if record.kind == "train":
                 self._results += 1
-                self._present.update(metric.short for metric in record.values)
+                shape = tuple(map(id, record.values))  # to hash a metric takes longer than to read its value
+                if shape in self._shapes or len(self._shapes) < SHAPES:
+                    metrics, times = self._shapes.get(shape) or (tuple(record.values), 0)
+                    self._shapes[shape] = metrics, times + 1
                 self._last = int(record.values[catalog.ITERATION])
                 self._first = self._last if self._first is None else self._first
         return records

@@ -20,9 +20,11 @@ _UNFIT = re.compile(r"[^0-9a-z/%+]+")
 
 def number(printed: str) -> Number | None:
     """A number as Python and C print it; an integer stays one. None if it is something else."""
-    if _INTEGER.fullmatch(printed):
+    if printed.isdigit() and printed.isascii() and len(printed) <= 18:
         return int(printed)
-    return float(printed) if _NUMBER.fullmatch(printed) else None
+    if _NUMBER.fullmatch(printed) is None:
+        return None
+    return int(printed) if _INTEGER.fullmatch(printed) else float(printed)
 
 
 @lru_cache(maxsize=1000)
@@ -115,9 +117,10 @@ class TrainingLine:
         strange = 0
         last = False
         key = ""
+        by_key, last_key = self._by_key, squeezed(self.last)
         for printed_key, printed in pairs:
             key = squeezed(printed_key)
-            field = self._by_key.get(key)
+            field = by_key.get(key)
             value = number(printed.strip()) if field is None else field.read(printed.strip())
             if value is None and (field is not None or not printed.strip()[:1].isdigit()):
                 strange += 1  # an unknown key may have a value in any unit
@@ -126,26 +129,25 @@ class TrainingLine:
                 if field is not None and field.metric is catalog.LOSS:
                     return Scan(state=State.OPEN, trouble="garbled", begin=head.start(), done=done)
                 continue
-            last = last or key == squeezed(self.last)
+            last = last or key == last_key
             if field.metric is not None:
                 into = per_gpu if field.per_gpu else cumulative if field.cumulative else values
-                into.setdefault(field.metric, value * field.factor)
+                into.setdefault(field.metric, value if field.factor == 1 else value * field.factor)
         state = State.OPEN
         known_end = over >= 0 or (self.closed and key in ends)
         if last:
             state = State.WHOLE if known_end else State.ENOUGH
-        elif catalog.LOSS in values and not tail.strip() and (known_end or squeezed(self.last) not in ends):
+        elif catalog.LOSS in values and not tail.strip() and (known_end or last_key not in ends):
             state = State.WHOLE if known_end else State.ENDED
-        counters = head.groupdict()
-        if counters.get("target"):
-            values[catalog.TARGET_ITERATION] = int(counters["target"])
+        if "target" in self.head.groupindex:
+            values[catalog.TARGET_ITERATION] = int(head["target"])
         reading = Reading(
             kind="train",
-            iteration=int(counters["iteration"]),
+            iteration=int(head["iteration"]),
             values=values,
             per_gpu=per_gpu,
             cumulative=cumulative,
-            stamp=last_stamp(text[begin : head.start()]),
+            stamp=last_stamp(text[begin : head.start()]) if head.start() > begin else "",
             silent_nan=self.silent_nan and last,
         )
         return Scan(
