@@ -65,14 +65,26 @@ class _File:
         self.offset = 0
         """Behind what has been given."""
         self.before = b""
-        self.past = 0
-        """Offset up to which it was read before."""
+        self.past: Position | None = None
+        """How far it was read before."""
         self._lines: deque[bytes] = deque()
 
     @property
     def position(self) -> Position:
         modified_ns = os.fstat(self._descriptor).st_mtime_ns
         return Position(inode=self.inode, offset=self.offset, modified_ns=modified_ns, before=self.before)
+
+    @property
+    def known(self) -> Position:
+        """The place by which the file is known again."""
+        return self.past if self.past and self.past.offset > self.offset else self.position
+
+    def mark(self) -> None:
+        """What is there now is past."""
+        there = os.fstat(self._descriptor)
+        begin = max(0, there.st_size - BEFORE)
+        before = os.pread(self._descriptor, there.st_size - begin, begin)
+        self.past = Position(inode=self.inode, offset=begin + len(before), modified_ns=there.st_mtime_ns, before=before)
 
     def holds(self, position: Position) -> bool:
         """Whether this is the file that was read so far, or a copy of it."""
@@ -91,14 +103,12 @@ class _File:
         if not self._lines:
             self._lines.extend(self._read(complete))
         if not self._lines:
-            self.past = min(self.past, self.offset)  # a last line that is not finished is no past
             return None
         given = [self._lines.popleft()]
         end = self.offset + len(given[0])
-        past = end <= self.past
-        if not past:
-            self.past = min(self.past, self.offset)
-        while past and self._lines and end + len(self._lines[0]) <= self.past:
+        limit = self.past.offset if self.past else 0
+        past = end <= limit
+        while past and self._lines and end + len(self._lines[0]) <= limit:
             given.append(self._lines.popleft())
             end += len(given[-1])
         data = b"".join(given)
@@ -140,36 +150,38 @@ class GrowingLog:
         self._seen: tuple[int, int, int] | None = None
         self._dry = False
         """Whether all that was seen has been given."""
+        self._past_over = not past and position is None
         if position is not None:
-            self._go_on(position, again=True)
-        elif past and (there := regular(path)) and (file := _open(path)):
-            file.past = there.st_size
+            self._go_on(position, 0, b"")
+        elif past and (there := regular(path)) and there.st_size and (file := _open(path)):
+            file.mark()
             self._files.append(file)
 
     @property
     def past_left(self) -> float:
         """Share of the past that has not been given yet."""
-        first = self._files[0] if self._files else None
-        return 0.0 if first is None or first.offset >= first.past else 1 - first.offset / first.past
+        if self._past_over or not self._files or not (past := self._files[0].past) or not past.offset:
+            return 0.0
+        return max(0.0, 1 - self._files[0].offset / past.offset)
 
     def look(self) -> bool:
         """Whether there may be something new: at the path is another file, or the file has changed."""
         there = regular(self.path)
         if there is None:  # not there yet, or just being renamed; what is open can still grow
+            if self._files:
+                self._come_over()
             return bool(self._files)
         seen = (there.st_ino, there.st_size, there.st_mtime_ns)
         if seen == self._seen and self._dry:
             return False
         if not self._files:
-            self._open_first()
+            if there.st_size:
+                self._open_first()
         elif there.st_ino != self._files[-1].inode:
-            if there.st_size == 0:  # whoever writes has not come over yet
-                return True
             self._come_over()
-        elif not self._files[-1].holds(self._files[-1].position):
-            position = self._files[-1].position
+        elif not (newest := self._files[-1]).holds(known := newest.known):
             self._files.pop().close()
-            self._go_on(position, again=False)
+            self._go_on(known, newest.offset, newest.before)
         self._seen = seen if self._files and self._files[-1].inode == there.st_ino else None
         return True
 
@@ -180,6 +192,7 @@ class GrowingLog:
             first, more = self._files[0], len(self._files) > 1
             found = first.next(complete=more)
             self.position = first.position
+            self._past_over = self._past_over or not (found and found[1])
             if found:
                 return Piece(source=self._source, data=found[0], past=found[1])
             if not more:
@@ -195,14 +208,14 @@ class GrowingLog:
 
     def _open_first(self) -> None:
         if self.position is not None:  # it could not be read for a while
-            self._go_on(self.position, again=False)
+            self._go_on(self.position, self.position.offset, self.position.before)
         elif file := _open(self.path):
             self._files.append(file)
 
-    def _go_on(self, position: Position, *, again: bool) -> None:
-        """Open what was being read at a position, wherever it is now, and what came after it.
+    def _go_on(self, position: Position, offset: int, before: bytes) -> None:
+        """Open what was read up to a position, wherever it is now, and what came after it.
 
-        With `again`, what was read before is given once more, as past.
+        It goes on behind `offset`; up to the position that is past.
         """
         files = self._open_all()
         same = [file for file in files if file.holds(position)]
@@ -213,10 +226,8 @@ class GrowingLog:
                 "Lines that had not been read are lost.",
                 self.path,
             )
-        elif again:
-            ours.past = position.offset
         else:
-            ours.offset, ours.before = position.offset, position.before
+            ours.past, ours.offset, ours.before = position, offset, before
         self._keep(files, ours, position)
 
     def _keep(self, files: list[_File], after: _File | None, position: Position) -> None:
@@ -240,7 +251,10 @@ class GrowingLog:
             again.close()
 
     def _open_all(self) -> list[_File]:
-        """The files of this path as one moment has them, the oldest first, the one at the path last."""
+        """The files of this path as one moment has them, the oldest first, the one at the path last.
+
+        Without empty ones: whoever writes has not come over to such a file yet.
+        """
         for _ in range(TRIES):
             before = self._generations()
             files = [file for path, _ in before if (file := _open(path))]
@@ -257,12 +271,14 @@ class GrowingLog:
         folder, name = os.path.split(self.path)
         for other in os.listdir(folder or "."):
             path = os.path.join(folder, other)
-            if other.startswith(name) and ROTATED.match(other, len(name)) and (there := regular(path)):
+            if not other.startswith(name) or not ROTATED.match(other, len(name)):
+                continue
+            if (there := regular(path)) and there.st_size:
                 number = other[len(name) + 1 :]
                 age = -int(number) if number.isdecimal() and len(number) < 5 else 0  # .1 is younger than .2
                 found.append((there.st_mtime_ns, age, path, there.st_ino))
         generations = [(path, inode) for *_, path, inode in sorted(found)]
-        if there := regular(self.path):
+        if (there := regular(self.path)) and there.st_size:
             generations.append((self.path, there.st_ino))
         return generations
 
