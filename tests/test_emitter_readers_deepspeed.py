@@ -258,10 +258,11 @@ def test_generations_of_argonne(place: str, throughput: str) -> None:
 def test_argonne_beside_deepspeed() -> None:
     """DeepSpeed's lines around it are reports of their own and no second result."""
     timers = STAMP + "time (ms) | fwd: 715.25 | bwd: 2402.50 | step: 160.75\n"
-    records, counts, _ = read(STEP + TIMER + timers + ARGONNE + "\n")
-    assert [record.kind for record in records] == ["memory", "timers", "train"]
-    assert records[2].values[catalog.LEARNING_RATE] == 1.5e-4
-    assert counts == LineCounts(records=3, recognized=1)
+    records, counts, _ = read(STEP + TIMER + timers + timers.replace("fwd", "fwd_microstep") + ARGONNE + "\n")
+    assert [record.kind for record in records] == ["memory", "timers", "timers", "train"]
+    assert records[1].series[catalog.TIMER_DURATION]["fwd", "max"] == 0.71525
+    assert records[3].values[catalog.LEARNING_RATE] == 1.5e-4
+    assert counts == LineCounts(records=4, recognized=1)
 
 
 def test_silent_nan() -> None:

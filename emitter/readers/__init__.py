@@ -3,6 +3,7 @@
     lines.py    bytes → physical lines → text, source, stamp      readings.py   what one logical line says
     table.py    layouts as tables                                 log.py        wrapped, cut, interleaved, counted
     history.py  readings → records: NaN, skips, attempts          common.py     lines of any log
+    printed.py  numbers with a unit or more behind them           timers.py     Megatron-LM's timers
 
 A family is added so:
 
