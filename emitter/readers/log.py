@@ -279,8 +279,11 @@ class LogReader:
         wrapped = waiting.line.width >= NARROWEST or waiting.layout.joint
         if cut or scan.state == State.WHOLE or not wrapped or scan.trouble == "garbled":
             return records + self._finish(waiting)
-        if replaced := self._waiting.pop(waiting.line.source, None):
-            records += self._finish(replaced)
+        before = self._waiting.get(waiting.line.source)
+        if before and before.scan.state == State.OPEN and scan.state > State.OPEN:
+            return records + self._finish(waiting)  # of two that cannot both wait, the one that needs no more
+        if before:
+            records += self._finish(self._waiting.pop(waiting.line.source))
         self._waiting[waiting.line.source] = waiting
         if len(self._waiting) > PATIENCE:
             records += self._finish(self._waiting.popitem(last=False)[1])
