@@ -30,6 +30,8 @@ class Repeats(logging.Filter):
         self._loggers = [logging.getLogger(name) for name in loggers]
         self._seen: set[tuple[int, str]] = set()
         self._here = threading.local()
+        self._lock = threading.Lock()
+        self._users = 1  # the owner, until it closes, and the threads inside
         for logger in self._loggers:
             logger.addFilter(self)
 
@@ -47,16 +49,26 @@ class Repeats(logging.Filter):
     def left_out(self) -> Iterator[None]:
         """Where this thread repeats itself."""
         self._here.inside = True
+        with self._lock:
+            self._users += 1
         try:
             yield
         finally:
             self._here.inside = False
+            self._release()
 
     def forget(self) -> None:
         """Whatever failed works again: the next failure is news."""
         self._seen.clear()
 
     def close(self) -> None:
-        """Let go of the loggers."""
-        for logger in self._loggers:
-            logger.removeFilter(self)
+        """Let go of the loggers, when the last thread has left: one that hangs would else repeat itself at the end."""
+        self._release()
+
+    def _release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            over = self._users == 0
+        if over:
+            for logger in self._loggers:
+                logger.removeFilter(self)
