@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 LOOPBACK = "127.0.0.1"
-HTTP_PATH = "/v1/metrics"
+METRICS_PATH = "/v1/metrics"
 GRPC_PORT = 4317
 HTTP_PORT = 4318
 PROTOCOLS = ("grpc", "http/protobuf")
@@ -57,14 +57,17 @@ class Otlp:
         """Whether the connection is."""
         return self.url.startswith(("https:", "grpcs:"))
 
-    @property
-    def endpoint(self) -> str:
-        """What the exporter is given: a URL with a path for HTTP, host and port for gRPC."""
+    def endpoint(self, signal: str) -> str:
+        """What the exporter of `metrics`, `traces` or `logs` is given: a URL with a path for HTTP, a host for gRPC."""
         parts = urlsplit(self.url)
-        if not self.grpc:
-            return urlunsplit(parts._replace(path=HTTP_PATH)) if parts.path in ("", "/") else self.url
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        return f"{'https' if self.encrypted else 'http'}://{host}:{parts.port or GRPC_PORT}"
+        if self.grpc:
+            host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+            return f"{'https' if self.encrypted else 'http'}://{host}:{parts.port or GRPC_PORT}"
+        if parts.path in ("", "/"):
+            return urlunsplit(parts._replace(path=f"/v1/{signal}"))
+        if parts.path.endswith(METRICS_PATH):  # written for metrics; another path is the user's
+            return urlunsplit(parts._replace(path=parts.path.removesuffix(METRICS_PATH) + f"/v1/{signal}"))
+        return self.url
 
     def __str__(self) -> str:
         return f"otlp:{_without_secrets(self.url)}"
@@ -79,7 +82,7 @@ class StandardOtlp:
 
 
 def otlp_protocol(signal: str, environ: Mapping[str, str]) -> str:
-    """Protocol that the environment asks for `metrics` or `traces`.
+    """Protocol that the environment asks for `metrics`, `traces` or `logs`.
 
     gRPC unless said otherwise, as Megatron-LM's exporter does; an endpoint with the port of HTTP says otherwise.
 

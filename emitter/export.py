@@ -11,10 +11,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +30,12 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from .catalog import RUN_ID
-from .destinations import Console, Destination, Otlp, Scrape, StandardOtlp, destination, otlp_protocol
-from .errors import EmitterError
+from .closing import CLOSING_TIME_S, all_within
+from .destinations import Console, Destination, Otlp, Scrape, StandardOtlp, destination
+from .errors import EmitterError, missing_library
 from .identity import cleaned
 from .instruments import AttributeValue, prepare
+from .otlp import otlp_exporter
 from .repeats import Repeats
 
 if TYPE_CHECKING:
@@ -47,9 +48,6 @@ SCOPE = "megatron-watch"
 
 SERVICE = "megatron-lm"
 """Megatron-LM's service name, and the default of ours."""
-
-CLOSING_TIME_S = 3.0
-"""Time that a flush or a shutdown may take; a collector that is well answers within one second."""
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +78,7 @@ class Export:
 
     def flush(self, timeout_s: float = CLOSING_TIME_S) -> bool:
         """Push the present values; whether all arrived in time."""
-        in_time = _all_within(timeout_s, [reader.force_flush for reader in self._readers])
+        in_time = all_within(timeout_s, [reader.force_flush for reader in self._readers])
         return in_time and not any(exporter.failing for exporter in self._exporters)
 
     def await_scrape(self, timeout_s: float) -> None:
@@ -95,7 +93,7 @@ class Export:
             return
         self._closed = True
         atexit.unregister(self.shutdown)
-        _all_within(timeout_s, [reader.shutdown for reader in self._readers])
+        all_within(timeout_s, [reader.shutdown for reader in self._readers])
 
     def __enter__(self) -> Export:
         return self
@@ -139,16 +137,17 @@ def start(
                     readers.append(scrapes[-1])
                 else:
                     exporters.append(_Outgoing(_exporter(where), where, run_id))
-                    readers.append(PeriodicExportingMetricReader(exporters[-1], interval_s and interval_s * 1000))
             except EmitterError as error:
                 if strict:
                     raise
                 _log.warning("%s Training goes on without.", error)
+        # Last: a reader collects from now on, and until there is a provider it would complain.
+        readers += [PeriodicExportingMetricReader(exporter, interval_s and interval_s * 1000) for exporter in exporters]
         provider = MeterProvider(
-            metric_readers=readers, resource=_resource(run_id, rank, resource or {}), shutdown_on_exit=False
+            metric_readers=readers, resource=sdk_resource(run_id, rank, resource or {}), shutdown_on_exit=False
         )
     except BaseException:
-        _all_within(CLOSING_TIME_S, [reader.shutdown for reader in readers])
+        all_within(CLOSING_TIME_S, [reader.shutdown for reader in readers])
         raise
     export = Export(
         run_id=run_id,
@@ -162,7 +161,8 @@ def start(
     return export
 
 
-def _resource(run_id: str, rank: int | None, given: Mapping[str, AttributeValue]) -> Resource:
+def sdk_resource(run_id: str, rank: int | None, given: Mapping[str, AttributeValue]) -> Resource:
+    """The resource of a process: what is given, over the environment, over the defaults."""
     mine = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0
     defaults = {"service.name": SERVICE, "service.instance.id": f"{run_id}-rank{mine if rank is None else rank}"}
     environment = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES
@@ -173,30 +173,15 @@ def _scrape_reader(where: Scrape, run_id: str) -> ScrapeReader:
     try:
         from .scrape import ScrapeReader
     except ImportError as error:
-        raise _missing(where, error) from error
+        raise missing_library(where, error) from error
     return ScrapeReader(where, partial(stamped, run_id=run_id, on_resource=True))
 
 
 def _exporter(where: Otlp | StandardOtlp | Console) -> MetricExporter:
     if isinstance(where, Console):
         return ConsoleMetricExporter(sys.stdout)
-    given: dict[str, Any] = {"endpoint": where.endpoint} if isinstance(where, Otlp) else {}
-    try:
-        if where.grpc if isinstance(where, Otlp) else otlp_protocol("metrics", os.environ) == "grpc":
-            from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcExporter
-
-            return GrpcExporter(**given, insecure=not where.encrypted if isinstance(where, Otlp) else None)
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpExporter
-
-        return HttpExporter(**given)
-    except ImportError as error:
-        raise _missing(where, error) from error
-    except Exception as error:
-        raise EmitterError(f"{where}: the exporter must start (got {error!r}). Check the OTEL_* variables.") from error
-
-
-def _missing(where: Destination, error: ImportError) -> EmitterError:
-    return EmitterError(f"{where}: needs a library (got {error}). Install megatron-watch[otlp].")
+    exporter: MetricExporter = otlp_exporter(where, "metrics")
+    return exporter
 
 
 def stamped(data: MetricsData, run_id: str, *, on_resource: bool) -> MetricsData:
@@ -267,26 +252,3 @@ class _Outgoing(MetricExporter):
         self._closed = True
         self._exporter.shutdown(timeout_millis=timeout_millis)
         self._repeats.close()
-
-
-def _all_within(timeout_s: float, calls: Sequence[Callable[..., object]]) -> bool:
-    """Make the calls at the same time, so that one that hangs costs the others nothing; whether all succeeded."""
-    deadline = time.monotonic() + timeout_s
-    done: list[bool] = []
-
-    def run(call: Callable[..., object]) -> None:
-        try:
-            done.append(call(timeout_millis=timeout_s * 1000) is not False)  # how a flush says that time is up
-        except Exception as error:
-            _log.warning("emitter: a way out failed (got %r).", error)
-
-    threads = [Thread(target=run, args=(call,), name="megatron-watch", daemon=True) for call in calls]
-    for thread in threads:
-        try:
-            thread.start()
-        except RuntimeError:  # the interpreter is on its way out and starts no thread any more
-            thread.run()
-    for thread in threads:
-        if thread.ident is not None:
-            thread.join(max(0.0, deadline - time.monotonic()))
-    return len(done) == len(calls) and all(done)

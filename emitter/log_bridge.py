@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, cast
 from opentelemetry.sdk import _logs
 from opentelemetry.sdk._logs import export as _logs_export
 
-from .destinations import HTTP_PATH, Console, Destination, Otlp, Scrape, StandardOtlp, destination, otlp_protocol
+from .closing import CLOSING_TIME_S, all_within
+from .destinations import Console, Destination, Otlp, Scrape, StandardOtlp, destination
 from .errors import EmitterError
-from .export import CLOSING_TIME_S, _all_within, _missing, _resource
+from .export import sdk_resource
 from .instruments import AttributeValue
+from .otlp import otlp_exporter
 from .repeats import Once, Repeats
 
 if TYPE_CHECKING:
     from .ranks import Place
-
-LOGS_PATH = "/v1/logs"
 
 NOT_BRIDGED = (__name__.partition(".")[0], "opentelemetry", "urllib3", "requests", "grpc")
 """Loggers, with all below them, that speak when an export fails: their records would make the next one."""
@@ -49,7 +49,7 @@ class LogBridge:
 
     def flush(self, timeout_s: float = CLOSING_TIME_S) -> bool:
         """Push the records that are waiting; whether all arrived in time."""
-        in_time = _all_within(timeout_s, [processor.force_flush for processor in self._processors])
+        in_time = all_within(timeout_s, [processor.force_flush for processor in self._processors])
         return in_time and not any(exporter.failing for exporter in self._outgoing)
 
     def shutdown(self, timeout_s: float = CLOSING_TIME_S) -> None:
@@ -60,7 +60,7 @@ class LogBridge:
         atexit.unregister(self.shutdown)
         logging.getLogger().removeHandler(self._handler)
         self._handler.close()
-        _all_within(timeout_s, [_closing(processor) for processor in self._processors])
+        all_within(timeout_s, [_closing(processor) for processor in self._processors])
 
     def __enter__(self) -> LogBridge:
         return self
@@ -90,7 +90,7 @@ def start(
                 outgoing.append(_Outgoing(_exporter(where), where))
             except EmitterError as error:
                 _log.warning("%s Training goes on without.", error)
-    provider = _logs.LoggerProvider(_resource(run_id, place.rank, resource or {}), shutdown_on_exit=False)
+    provider = _logs.LoggerProvider(sdk_resource(run_id, place.rank, resource or {}), shutdown_on_exit=False)
     return LogBridge(provider, outgoing)
 
 
@@ -100,32 +100,11 @@ def _exporter(where: Otlp | StandardOtlp | Console) -> Any:
         names = ("ConsoleLogRecordExporter", "ConsoleLogExporter")
         console = next(getattr(_logs_export, name) for name in names if hasattr(_logs_export, name))
         return console(out=sys.stdout)
-    try:
-        if where.grpc if isinstance(where, Otlp) else otlp_protocol("logs", os.environ) == "grpc":
-            from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcExporter
-
-            if isinstance(where, Otlp):
-                return GrpcExporter(where.endpoint, insecure=not where.encrypted)
-            return GrpcExporter()
-        from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter as HttpExporter
-
-        return HttpExporter(_http_endpoint(where)) if isinstance(where, Otlp) else HttpExporter()
-    except ImportError as error:
-        raise _missing(where, error) from error
-    except Exception as error:
-        raise EmitterError(f"{where}: the exporter must start (got {error!r}). Check the OTEL_* variables.") from error
-
-
-def _http_endpoint(where: Otlp) -> str:
-    """The URL with the path of logs in the place of that of metrics; another path is the user's."""
-    url, question, query = where.endpoint.partition("?")
-    if url.endswith(HTTP_PATH):
-        url = url.removesuffix(HTTP_PATH) + LOGS_PATH
-    return url + question + query
+    return otlp_exporter(where, "logs")
 
 
 def _closing(processor: _logs_export.BatchLogRecordProcessor) -> Any:
-    """The processor's shutdown, for `_all_within`, which looks after the time: it takes none."""
+    """The processor's shutdown, for `all_within`, which looks after the time: it takes none."""
     return lambda timeout_millis: processor.shutdown()  # type: ignore[no-untyped-call]  # the SDK's
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from . import catalog, identity, spans
+from .closing import CLOSING_TIME_S, all_within
 from .destinations import otlp_protocol
 from .errors import EmitterError
 from .instruments import record
@@ -44,7 +45,7 @@ class Telemetry:
         self.meter: Meter | None = None
         """What to record into; None where nothing is exported, which every recording function takes."""
         self._export: Export | None = None
-        self._closing = ExitStack()
+        self._closers: list[Callable[[], None]] = []
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
@@ -62,7 +63,8 @@ class Telemetry:
 
     def shutdown(self) -> None:
         """Push the last values and close every way out."""
-        self._closing.close()
+        closers, self._closers = self._closers, []
+        all_within(2 * CLOSING_TIME_S, [_untimed(close) for close in closers])
 
     def __enter__(self) -> Telemetry:
         return self
@@ -102,17 +104,25 @@ def set_up(
         attempt=identity.attempt(environ, attempt),
         exporting=exports(place, settings),
     )
+    to = _destinations(settings, place, to)
+    _check_protocols(to, settings, environ)
     if not telemetry.exporting:
         return telemetry
     options = arguments if options is None else options
     try:
-        _open(telemetry, _destinations(settings, place, to), groups, options, interval_s, environ)
+        _open(telemetry, to, groups, options, interval_s, environ)
     except BaseException as error:
         telemetry.shutdown()
         if not isinstance(error, EmitterError):
             raise
         _log.warning("%s Training goes on without.", error)
     return telemetry
+
+
+def _check_protocols(to: tuple[str, ...], settings: Settings, environ: Mapping[str, str]) -> None:
+    on = {"metrics": settings.metrics_enabled, "traces": settings.traces_enabled, "logs": settings.logs_enabled}
+    for signal in (signal for signal, enabled in on.items() if enabled and "otlp" in to):
+        otlp_protocol(signal, environ)
 
 
 def _destinations(settings: Settings, place: Place, to: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -139,16 +149,12 @@ def _open(
     from . import start  # this loads the SDK, or says what to install
 
     settings, place = telemetry.settings, telemetry.place
-    if "otlp" in to:
-        otlp_protocol("metrics", environ)
-        otlp_protocol("traces", environ)
-        otlp_protocol("logs", environ)
     attributes = identity.resource(settings, place, telemetry.run_id, environ, options)
     if settings.metrics_enabled:
         export = start(
             telemetry.run_id, to, resource=attributes.stable, rank=place.rank, interval_s=interval_s, strict=False
         )
-        telemetry._closing.callback(export.shutdown)
+        telemetry._closers.append(export.shutdown)
         telemetry._export = export
         telemetry.meter = export.meter
         _describe(export.meter, telemetry, options)
@@ -158,7 +164,7 @@ def _open(
         bridge = log_bridge.start(
             telemetry.run_id, to, place=place, resource={**attributes.stable, **attributes.volatile}
         )
-        telemetry._closing.callback(bridge.shutdown)
+        telemetry._closers.append(bridge.shutdown)
     if groups:
         from . import tracing
 
@@ -170,9 +176,18 @@ def _open(
             settings=settings,
             meter=telemetry.meter,
         )
-        telemetry._closing.callback(tracer.shutdown)
         spans.enable(groups, tracer.tracer)
-        telemetry._closing.callback(spans.disable)
+        telemetry._closers.append(partial(_close_tracing, tracer.shutdown))
+
+
+def _close_tracing(shutdown: Callable[[], None]) -> None:
+    spans.disable()
+    shutdown()
+
+
+def _untimed(close: Callable[[], None]) -> Callable[..., None]:
+    """For `all_within`, which names a limit: each of ours looks after its own time."""
+    return lambda timeout_millis: close()
 
 
 def _describe(meter: Meter, telemetry: Telemetry, options: Options | None) -> None:

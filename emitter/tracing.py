@@ -19,10 +19,12 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Decision, Sampler, SamplingResult
 
 from . import catalog, spans
-from .destinations import HTTP_PATH, Console, Destination, Otlp, Scrape, StandardOtlp, destination, otlp_protocol
+from .closing import CLOSING_TIME_S, all_within
+from .destinations import Console, Destination, Otlp, Scrape, StandardOtlp, destination
 from .errors import EmitterError
-from .export import CLOSING_TIME_S, SCOPE, _all_within, _missing, _resource
+from .export import SCOPE, sdk_resource
 from .instruments import AttributeValue, record
+from .otlp import otlp_exporter
 from .ranks import exports
 from .repeats import Once, Repeats
 
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 
     from .ranks import Place
     from .settings import Settings
-
-TRACES_PATH = "/v1/traces"
 
 SamplerFactory = Callable[["Place", "Settings"], Sampler]
 
@@ -126,7 +126,7 @@ class Tracing:
 
     def flush(self, timeout_s: float = CLOSING_TIME_S) -> bool:
         """Push the spans that have ended; whether all arrived in time."""
-        in_time = _all_within(timeout_s, [processor.force_flush for processor in self._processors])
+        in_time = all_within(timeout_s, [processor.force_flush for processor in self._processors])
         return in_time and all(processor.exporter.arrived for processor in self._processors)
 
     def shutdown(self, timeout_s: float = CLOSING_TIME_S) -> None:
@@ -135,7 +135,7 @@ class Tracing:
             return
         self._closed = True
         atexit.unregister(self.shutdown)
-        _all_within(timeout_s, [processor.shutdown for processor in self._processors])
+        all_within(timeout_s, [processor.shutdown for processor in self._processors])
 
     def __enter__(self) -> Tracing:
         return self
@@ -162,7 +162,7 @@ def start(
     """
     wanted = [destination(text) for text in to]
     chosen = sampler(place, settings)
-    provider = TracerProvider(chosen, _resource(run_id, place.rank, resource or {}), shutdown_on_exit=False)
+    provider = TracerProvider(chosen, sdk_resource(run_id, place.rank, resource or {}), shutdown_on_exit=False)
     if meter is not None:
         provider.sampler = _Measured(provider.sampler)  # in time: a tracer takes it over when it is made
         provider.add_span_processor(SpanDurations(meter))
@@ -181,30 +181,8 @@ def start(
 def _exporter(where: Otlp | StandardOtlp | Console) -> SpanExporter:
     if isinstance(where, Console):
         return ConsoleSpanExporter(out=sys.stdout)
-    try:
-        if where.grpc if isinstance(where, Otlp) else otlp_protocol("traces", os.environ) == "grpc":
-            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
-
-            return (
-                GrpcExporter(where.endpoint, insecure=not where.encrypted)
-                if isinstance(where, Otlp)
-                else GrpcExporter()
-            )
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
-
-        return HttpExporter(_http_endpoint(where)) if isinstance(where, Otlp) else HttpExporter()
-    except ImportError as error:
-        raise _missing(where, error) from error
-    except Exception as error:
-        raise EmitterError(f"{where}: the exporter must start (got {error!r}). Check the OTEL_* variables.") from error
-
-
-def _http_endpoint(where: Otlp) -> str:
-    """The URL with the path of traces in the place of that of metrics; another path is the user's."""
-    url, question, query = where.endpoint.partition("?")
-    if url.endswith(HTTP_PATH):
-        url = url.removesuffix(HTTP_PATH) + TRACES_PATH
-    return url + question + query
+    exporter: SpanExporter = otlp_exporter(where, "traces")
+    return exporter
 
 
 class _Outgoing(SpanExporter):

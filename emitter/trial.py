@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 from . import catalog, diagnosis
 from .destinations import (
     GRPC_PORT,
-    HTTP_PATH,
     HTTP_PORT,
     LOOPBACK,
     Console,
@@ -80,9 +79,7 @@ def ways(to: tuple[str, ...], settings: Settings, environ: Mapping[str, str]) ->
 
 def _pushed(text: str, where: Otlp | StandardOtlp, signal: str, environ: Mapping[str, str]) -> Way:
     if isinstance(where, Otlp):
-        protocol, url = "grpc" if where.grpc else "http/protobuf", where.endpoint
-        if not where.grpc:  # the path that our exporters put in the place of that of metrics
-            url = re.sub(f"{HTTP_PATH}(?=$|[?])", f"/v1/{signal}", url)
+        protocol, url = "grpc" if where.grpc else "http/protobuf", where.endpoint(signal)
     else:
         protocol, url = otlp_protocol(signal, environ), environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "")
         port, path = (GRPC_PORT, "") if protocol == "grpc" else (HTTP_PORT, f"/v1/{signal}")

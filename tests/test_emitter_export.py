@@ -267,7 +267,7 @@ def test_destinations(text: str, expected: object) -> None:
 )
 def test_endpoints(url: str, endpoint: str) -> None:
     """A URL without a path gets OTLP's; gRPC becomes host and port."""
-    assert Otlp(url=url).endpoint == endpoint
+    assert Otlp(url=url).endpoint("metrics") == endpoint
 
 
 @pytest.mark.parametrize(

@@ -218,11 +218,13 @@ def test_no_record_takes_another_with_it(caplog: pytest.LogCaptureFixture) -> No
     with over_http() as collector, bridge(collector.to):
         program.info("before")
         program.info({"loss": object()})
-        program.info("bytes of a file name: \udcff", extra={"name_of_file": "\udcff"})
+        mine = logging.getLogger().handlers[-1]  # alone: pytest's raises, or keeps what cannot be sent to its report
+        info = {"name": "program", "levelno": logging.INFO, "levelname": "INFO"}
+        file_name = {"msg": "bytes of a file name: \udcff", "name_of_file": "\udcff"}
+        mine.handle(logging.makeLogRecord({**info, **file_name}))
         program.info("extras", extra={"tensor": object(), "large": 2**64, "list": [1, "a"], "nothing": None})
-        mine = logging.getLogger().handlers[-1]  # alone: pytest's raises
         for wrong in ({"msg": "wrong %d", "args": ("number",)}, {"msg": Hostile()}):
-            mine.handle(logging.makeLogRecord({"name": "program", "levelno": logging.INFO, **wrong}))
+            mine.handle(logging.makeLogRecord({**info, **wrong}))
         program.info("after")
     texts = collector.texts
     assert (texts[0], texts[-1]) == ("before", "after")
