@@ -71,12 +71,12 @@ class TimersBlock:
         wrapped = ""
         for printed in lines:
             line, wrapped = wrapped + printed, ""
-            if match := _MIN_MAX.match(line) or _MAX.match(line):
+            if name is not None and (match := _RANK.match(line)):
+                times.setdefault(name, []).append(float(match[1]))
+            elif match := _MIN_MAX.match(line) or _MAX.match(line):
                 times[match[1]] = [float(value) for value in match.groups()[1:]]
             elif match := _NAME.match(line):
                 name = match[1]
-            elif name is not None and (match := _RANK.match(line)):
-                times.setdefault(name, []).append(float(match[1]))
             elif _BEGINNING.match(line) or (line == ":" and not heading.endswith(":")):
                 wrapped = line.removeprefix(":")
             else:
