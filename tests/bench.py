@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import bench_emitter
+import bench_robust
+import bench_spans
 from rich.console import Console
 from rich.table import Table
 
@@ -43,7 +45,7 @@ def main() -> int:
     table = Table("Measured", box=None, pad_edge=False)
     table.add_column("Ratio", justify="right")
     table.add_column("Limit", justify="right")
-    results = [*bench_emitter.results(), provision()]
+    results = [*bench_emitter.results(), *bench_spans.results(), *bench_robust.results(), provision()]
     for name, ratio, limit in results:
         table.add_row(name, f"{ratio:.3f}", f"{limit:g}", style="red" if ratio > limit else None)
     Console().print(table)
