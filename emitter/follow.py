@@ -181,6 +181,8 @@ class Follower:
             self._take_all(lambda: clock() >= deadline)
         if self._source.over:
             self._tell(self._log.close())
+        elif self._state_file is None:  # else the next follow tells what is not finished
+            self._settle()
 
     def _take_all(self, stopped: Callable[[], bool]) -> bool:
         """Take what is new; whether there was anything."""

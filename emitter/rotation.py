@@ -19,8 +19,8 @@ from .repeats import Once
 CHUNK = 65_536
 """Bytes that are read at a time; a line that is longer is cut."""
 
-BEFORE = 64
-"""Bytes by which a place in a log is known again: a training line's time and numbers."""
+BEFORE = 512
+"""Bytes by which a place in a log is known again: a whole training line, for many end alike."""
 
 TRIES = 10
 """How often a folder is listed until it stands still."""
@@ -95,20 +95,24 @@ class _File:
         begin = position.offset - len(position.before)
         return os.pread(self._descriptor, len(position.before), begin) == position.before
 
-    def next(self, *, complete: bool) -> tuple[bytes, bool] | None:
-        """The next line, or a chunk of those in the past, and whether they are past; None if there is no whole line.
-
-        Of a file that is `complete`, the last line needs no end.
-        """
+    def peek(self, *, complete: bool) -> bytes:
+        """The line that `next` gives; empty if there is no whole one."""
         if not self._lines:
             self._lines.extend(self._read(complete))
-        if not self._lines:
+        return self._lines[0] if self._lines else b""
+
+    def next(self, *, complete: bool, at_once: bool) -> tuple[bytes, bool] | None:
+        """The next line and whether it is past; None if there is no whole line.
+
+        Of a file that is `complete`, the last line needs no end; `at_once` means a chunk where it is past.
+        """
+        if not self.peek(complete=complete):
             return None
         given = [self._lines.popleft()]
         end = self.offset + len(given[0])
         limit = self.past.offset if self.past else 0
         past = end <= limit
-        while past and self._lines and end + len(self._lines[0]) <= limit:
+        while past and at_once and self._lines and end + len(self._lines[0]) <= limit:
             given.append(self._lines.popleft())
             end += len(given[-1])
         data = b"".join(given)
@@ -185,12 +189,16 @@ class GrowingLog:
         self._seen = seen if self._files and self._files[-1].inode == there.st_ino else None
         return True
 
+    def peek(self) -> bytes:
+        """The next line, as far as it can be told."""
+        return self._files[0].peek(complete=len(self._files) > 1) if self._files else b""
+
     def next(self) -> Piece | None:
         """The next lines; None if there are none now."""
         self._dry = False
         while self._files:
             first, more = self._files[0], len(self._files) > 1
-            found = first.next(complete=more)
+            found = first.next(complete=more, at_once=not self._source)
             self.position = first.position
             self._past_over = self._past_over or not (found and found[1])
             if found:

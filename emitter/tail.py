@@ -14,9 +14,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from glob import glob, has_magic
+from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Protocol
 
 from .errors import EmitterError
+from .readers.lines import last_stamp, moment
 from .repeats import Once
 from .rotation import CHUNK, ROTATED, GrowingLog, Piece, Position, regular
 
@@ -61,31 +64,54 @@ class Tail:
         self._paths = tuple(dict.fromkeys(paths))
         self._single = len(self._paths) == 1 and not has_magic(self._paths[0]) and not os.path.isdir(self._paths[0])
         self._logs: dict[str, GrowingLog] = {}
+        self._times: dict[str, float] = {}
+        """The last time in the lines of each file."""
         self.over = False
         for path in self._paths:
             _check(path)
         self._find(positions or {}, past=positions is None)
 
     def read(self) -> Iterator[Piece]:
-        """What is new: first the past, of all files at the same pace, then line by line what came since.
+        """What is new: first the past, then line by line what came since; of several files by the times in their lines.
 
         The positions are those behind the last piece.
         """
         self._find({}, past=False)
-        while self.past_left:
-            log = max(self._logs.values(), key=lambda log: log.past_left)
-            with _tried_again(log):
-                if piece := log.next():
-                    yield piece
-        for log in list(self._logs.values()):
+        yield from self._merged([log for log in self._logs.values() if log.past_left], past=True)
+        changed = []
+        for log in self._logs.values():
             with _tried_again(log):
                 if log.look():
-                    while piece := log.next():
-                        yield piece
+                    changed.append(log)
+        yield from self._merged(changed, past=False)
+
+    def _merged(self, logs: Iterable[GrowingLog], *, past: bool) -> Iterator[Piece]:
+        order = [(*self._time(log), log.path) for log in logs]
+        heapify(order)
+        while order:
+            log = self._logs[heappop(order)[-1]]
+            piece = None
+            with _tried_again(log):
+                piece = log.next()
+            if piece is None:
+                continue
+            yield piece
+            if log.past_left or not past:
+                heappush(order, (*self._time(log), log.path))
+
+    def _time(self, log: GrowingLog) -> tuple[float, bool, float]:
+        """When the next line of one of several files was written: one without a time comes behind the one before."""
+        if self._single:
+            return 0.0, False, 0.0
+        with _tried_again(log):
+            if (time_s := moment(last_stamp(log.peek().decode("ascii", "replace")))[0]) is not None:
+                self._times[log.path] = time_s
+                return time_s, False, 0.0
+        return self._times.get(log.path, -inf), True, -log.past_left
 
     @property
     def past_left(self) -> float:
-        """Share of the past that has not been read yet."""
+        """Share of the past that has not been given yet."""
         return max((log.past_left for log in self._logs.values()), default=0.0)
 
     @property

@@ -219,14 +219,16 @@ def test_pattern(tmp_path: Path) -> None:
         assert lines(tail) == ["a"]
 
 
-def test_the_past_of_several_files_comes_at_one_pace(tmp_path: Path) -> None:
-    """No file is read to its end before another one is begun: ranks of one run print side by side."""
-    for name in ("a", "b"):
-        append(tmp_path / name, f"{name * 99}\n" * 3000)
+def test_several_files_are_read_at_one_pace(tmp_path: Path) -> None:
+    """Lines of several files come by the times in them; those without a time come with the one before."""
+    first, second = tmp_path / "a", tmp_path / "b"
+    append(first, "head\n[2031-01-02 03:00:01] 1\nmore\n[2031-01-02 03:00:05] 5\n")
+    append(second, "[2031-01-02 03:00:03] 3\n[2031-01-02 03:00:04] 4\n")
     with closing(Tail([str(tmp_path)])) as tail:
-        sources = [Path(piece.source).name for piece in tail.read()]
-    assert len(sources) == 10
-    assert all({one, other} == {"a", "b"} for one, other in zip(sources[::2], sources[1::2], strict=True))
+        assert [line.split()[-1] for line in lines(tail)] == ["<head", "1", "<more", "3", "4", "5"]
+        append(first, "[2031-01-02 03:00:07] 7\n[2031-01-02 03:00:09] 9\n")
+        append(second, "[2031-01-02 03:00:06] 6\n[2031-01-02 03:00:08] 8\n")
+        assert [line.split()[-1] for line in lines(tail)] == ["6", "7", "8", "9"]
 
 
 def test_what_is_no_log(tmp_path: Path) -> None:
