@@ -36,6 +36,9 @@ SHAPES = 64
 SEAM = 60
 """Characters at the end of a line in which the head of a record may have begun."""
 
+LONGEST_RECORD = 16_384
+"""Characters of a record that is spread over lines: each line looks at all of it again."""
+
 UNREAD_LIMIT = 32
 """Unread keys that are named."""
 
@@ -105,6 +108,7 @@ class LogReader:
         for word in self._words:
             for end in range(1, len(word)):
                 self._halves.setdefault(word[end - 1], []).append((word[:end], word[end:]))
+        self._firsts = {last: tuple(first for first, _ in halves) for last, halves in self._halves.items()}
 
     @property
     def counts(self) -> LineCounts:
@@ -177,9 +181,10 @@ class LogReader:
         if len(text) > NARROWEST:
             self._long.append(text)
             text = text.rstrip("\r\n")
-            halves = self._halves.get(text[-1:], ())
-            if awaited := tuple(second for first, second in halves if text.endswith(first)):
-                self._awaited, self._alert_until = awaited, self._number + LOOK_BACK
+            if text.endswith(self._firsts.get(text[-1:], ())):
+                halves = self._halves[text[-1]]
+                self._awaited = tuple(second for first, second in halves if text.endswith(first))
+                self._alert_until = self._number + LOOK_BACK
         elif not text or text.isspace():
             self._skipped["empty"] += 1
             return
@@ -236,15 +241,16 @@ class LogReader:
         waiting = self._waiting.pop(source, None)
         if waiting is None:
             return [], False
-        if own is None or own[1].begin > 1 or waiting.layout.joint:
+        full = len(waiting.line.text) > LONGEST_RECORD
+        if not full and (own is None or own[1].begin > 1 or waiting.layout.joint):
             text = waiting.line.text + waiting.layout.joint + line.text
             found = self._scan(text)
             if found and _alike(found[0], waiting.layout) and _continues(found[1], waiting.scan):
-                whole = waiting.line._replace(text=text, width=line.width)
-                more = waiting._replace(line=whole, layout=found[0], scan=found[1], lines=waiting.lines + 1)
+                together = waiting.line._replace(text=text, width=line.width)
+                more = waiting._replace(line=together, layout=found[0], scan=found[1], lines=waiting.lines + 1)
                 return self._finish_or_wait(more, cut=cut), True
         begun_again = own and isinstance(own[0], TrainingLine) and line.source == waiting.line.source
-        if waiting.scan.state > State.OPEN or begun_again or self._number - waiting.since > PATIENCE:
+        if waiting.scan.state > State.OPEN or begun_again or full or self._number - waiting.since > PATIENCE:
             return self._finish(waiting), False
         self._waiting[source] = waiting
         return [], False
