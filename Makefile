@@ -7,7 +7,7 @@ RUN := $(VENV)/bin/python
 SIDE_BY_SIDE := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help provision test lint fmt demo live bench
+.PHONY: help provision test lint fmt demo live frameworks bench
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,7 +35,10 @@ demo: $(VENV)/.stamp ## Show the whole thing on this machine: make demo [LOG=tra
 live: $(VENV)/.stamp ## Run the tests that start real servers on loopback
 	$(RUN) -m pytest -m live $(SIDE_BY_SIDE)
 
-bench: $(VENV)/.stamp ## Measure what the emitter costs a training loop
+frameworks: $(VENV)/.stamp ## Run the callbacks' tests with PyTorch Lightning and Transformers: 2.5 GB to download, once
+	$(RUN) tests/frameworks.py
+
+bench: $(VENV)/.stamp ## Measure what the emitter costs a training loop, and what users wait for
 	PYTHONPATH=. $(RUN) tests/bench.py
 
 # Only what the pins list: our own packages run from the checkout, an installed megatron_watch would be a second emitter.

@@ -87,7 +87,7 @@ class TrainingRun:
         self._since_log = _Pending()
         self._spans = ExitStack()
         self.lifecycle = Lifecycle(self.meter, _clock(), attempt=self.telemetry.attempt)
-        self._restore_signal: Callable[[], None] = lambda: None
+        self._leave_sigterm: Callable[[], None] = lambda: None
         if self._ended:
             return
         self.record(catalog.TARGET_ITERATION, target_iteration)
@@ -209,12 +209,16 @@ class TrainingRun:
             return
         self._ended = True
         atexit.unregister(self.end)
-        self._restore_signal()
+        self.leave_sigterm()
         self.lifecycle.end()
         self._spans.close()
         self.telemetry.flush()
         self.telemetry.await_scrape(self._linger_s)
         self.telemetry.shutdown()
+
+    def leave_sigterm(self) -> None:
+        """Leave SIGTERM to whoever looks after it from now on; the run ends when the program leaves."""
+        self._leave_sigterm()
 
     def __enter__(self) -> TrainingRun:
         self._spans.enter_context(managed_span("job", "megatron.pretrain"))
@@ -241,7 +245,7 @@ class TrainingRun:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
         signal.signal(signal.SIGTERM, terminated)
-        self._restore_signal = restore
+        self._leave_sigterm = restore
 
 
 @dataclass

@@ -32,6 +32,7 @@ def pins(lines: list[str]) -> list[Requirement]:
 
 
 PINS = pins((ROOT / "constraints.txt").read_text().splitlines())
+FRAMEWORK_PINS = pins((ROOT / "tests" / "frameworks.txt").read_text().splitlines())
 OLDEST_PINS = pins(interpreters.oldest_pins().splitlines())
 
 
@@ -65,7 +66,7 @@ def test_the_oldest_environment_mixes_no_releases() -> None:
     assert there == asked_for
 
 
-@pytest.mark.parametrize("among", [PINS, OLDEST_PINS], ids=["constraints", "oldest"])
+@pytest.mark.parametrize("among", [PINS, OLDEST_PINS, FRAMEWORK_PINS], ids=["constraints", "oldest", "frameworks"])
 def test_pins_are_names_and_versions_only(among: list[Requirement]) -> None:
     """No pin says where its package comes from, and none is given twice."""
     assert not [str(pin) for pin in among if pin.url or len(pin.specifier) != 1]
@@ -77,7 +78,7 @@ def test_each_target_of_make_says_what_it_does() -> None:
     """`make` alone lists every target with a sentence."""
     listed = subprocess.run(["make", "--silent"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = re.findall(r"^make ([a-z]+) +[A-Z].+$", listed, re.M)
-    assert targets == ["help", "provision", "test", "lint", "fmt", "demo", "live", "bench"]
+    assert targets == ["help", "provision", "test", "lint", "fmt", "demo", "live", "frameworks", "bench"]
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
     assert phony
     assert phony[1].split() == targets

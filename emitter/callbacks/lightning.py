@@ -65,7 +65,7 @@ class TrainingRunCallback(Callback):
         run = self._run
         if trainer.global_rank > 0 and run.telemetry.place.world_size == 1:
             run.telemetry.shutdown()  # launched by Lightning, this rank took itself for the only one
-        run._restore_signal()  # else SIGTERM would kill before Lightning has saved what it wants to
+        run.leave_sigterm()  # else SIGTERM would kill before Lightning has saved what it wants to
         self._measure_saving(trainer)
 
     @guarded
