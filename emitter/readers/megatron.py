@@ -41,7 +41,7 @@ FIELDS = (
     Field(metric=None, keys=("actual_toks/s/gpu", "avg_seq_len", "packing_eff"), read=anything),
 )
 
-HEAD = re.compile(r"(?<![\w/-])iteration *(?P<iteration>\d{1,18})/ *(?P<target>\d{1,18}) *\|", re.ASCII)
+HEAD = re.compile(r"iteration(?<![\w/-]iteration) *(?P<iteration>\d{1,18})/ *(?P<target>\d{1,18}) *\|", re.ASCII)
 
 TRAINING = TrainingLine(
     words=("iteration",), head=HEAD, fields=FIELDS, last="number of nan iterations", silent_nan=True, until="time (ms)"
@@ -83,8 +83,8 @@ def _guard(match: re.Match[str]) -> Reading:
 MARKS = (
     Mark(
         words=("world size",),
-        pattern=re.compile(r"using world size: (\d{1,18})(?=[,\s])", re.ASCII),
-        begin=re.compile(r"using world size: \d*$", re.ASCII),
+        pattern=re.compile(r"using world size: *(\d{1,18})(?=[,\s])", re.ASCII),
+        begin=re.compile(r"using world size:? *\d*$", re.ASCII),
         make=lambda match: Reading(
             kind="start", settings={"world_size": int(match[1])}, stamp=last_stamp(match.string)
         ),
