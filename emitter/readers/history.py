@@ -17,6 +17,9 @@ What cannot be seen in the lines, and how it is decided here:
   and nobody needs to be told. A failed node is no such end. A log that just stops leaves its run in the phase it was
   in, as it would look to whoever watches it.
 - What is counted ahead of a training line, such as DeepSpeed's overflows, counts where the line itself says less.
+  A line without an iteration is about the one that was counted ahead; if none was, it cannot be placed.
+- A validation loss in a training line stays there until the next validation: it is news when it changes.
+- Without a stamp, a step lasts what the time since the start tells.
 - The first value of an argument in a process counts: DeepSpeed prints a world size of its own.
 - Of a checkpoint, an evaluation or a load the log tells the length by stamps at both ends, or by a timer.
 - Several ranks report their memory: a value counts if it is larger than those before in the same report.
@@ -32,6 +35,7 @@ from typing import NamedTuple
 from .. import catalog
 from ..catalog import Kind, Metric
 from ..records import Record
+from .elapsed import ElapsedClock
 from .lines import moment
 from .readings import Number, Reading
 
@@ -90,6 +94,9 @@ class History:
         self._guarded: int | None = None
         self._ahead: dict[Metric, Number] = {}
         """Values that were printed before the training line that they are of."""
+        self._ahead_totals: dict[Metric, Number] = {}
+        self._elapsed = ElapsedClock()
+        self._validated: Number | None = None
 
     def take(self, reading: Reading, source: str, stamp: str) -> list[Record]:
         """The records of a reading; none if it is no news."""
@@ -118,6 +125,7 @@ class History:
         if reading.kind == "ahead":
             for metric, value in reading.values.items():
                 self._ahead[metric] = value + (self._ahead.get(metric, 0) if _counts(metric) else 0)
+            self._ahead_totals.update(reading.cumulative)
         if reading.kind == "timers":
             values = dict(reading.values)
             if self._saved_by_stamps:
@@ -131,18 +139,29 @@ class History:
         return Record(kind=kind, attempt=self.attempt, **more)  # type: ignore[arg-type]  # checked by Record's callers
 
     def _train(self, reading: Reading, source: str, seconds: float | None, microseconds: bool) -> list[Record]:
-        iteration = reading.iteration
+        ahead = self._ahead.get(catalog.ITERATION)
+        iteration = reading.iteration if reading.iteration is not None or ahead is None else int(ahead)
         if iteration is None:
             return []
         values = {**self._ahead, **reading.values}
         values.update({metric: max(count, values[metric]) for metric, count in self._ahead.items() if _counts(metric)})
-        if not self._news(iteration, {**reading.values, **reading.per_gpu}, source):
+        if not self._news(iteration, {**reading.values, **reading.per_gpu}, source, rounded=reading.rounded):
             return []
         last = self._last
-        length = self._first_length(iteration) if last is None else iteration - last.iteration
-        self._add_totals(values, reading.cumulative)
+        length = self._first_length(iteration) if last is None else iteration - last.iteration or None
+        totals = {**self._ahead_totals, **reading.cumulative}
+        elapsed_ms = totals.pop(catalog.STEP_DURATION, None)
+        self._add_totals(values, totals)
         if catalog.STEP_DURATION not in values and last and last.seconds is not None and seconds is not None and length:
             values[catalog.STEP_DURATION] = max(0.0, seconds - last.seconds) / length * 1000
+        passed_s = math.nan
+        if (
+            catalog.STEP_DURATION not in values
+            and elapsed_ms is not None
+            and (interval := self._elapsed.interval(iteration, elapsed_ms))
+        ):
+            values[catalog.STEP_DURATION], passed_s = interval
+        validation = self._new_validation(values, iteration, seconds)
         now = _Interval(
             iteration=iteration,
             values=values,
@@ -153,12 +172,14 @@ class History:
             first=last is None,
         )
         repeated = last if last and length and self._alone(last, length) else None
-        self._ahead = {}
+        self._ahead, self._ahead_totals = {}, {}
         self._last = now
         self._trained = True
         self._phase = "train"
         covered = None if length is None else length + (repeated is not None)
         length_s = math.nan if covered is None else covered * now.step_ms / 1000
+        if math.isfinite(passed_s):
+            length_s = passed_s
         if repeated:
             length_s -= repeated.step_ms / 1000
         values = _corrected(values, reading.silent_nan, covered, repeated)
@@ -170,9 +191,18 @@ class History:
             stamp_s=seconds,
             length_s=max(0.0, length_s) if math.isfinite(length_s) else None,
         )
-        return [record]
+        return [*validation, record]
 
-    def _news(self, iteration: int, values: Mapping[Metric, Number], source: str) -> bool:
+    def _new_validation(self, values: dict[Metric, Number], iteration: int, seconds: float | None) -> list[Record]:
+        """Take the validation loss out of the values of a training line; a record, if it changed."""
+        loss = values.pop(catalog.VALIDATION_LOSS, None)
+        if loss is None or _equal(loss, self._validated):
+            return []
+        self._validated = loss
+        found = {catalog.ITERATION: iteration, catalog.VALIDATION_LOSS: loss}
+        return [self._record("validation", values=found, phase="train", stamp_s=seconds)]
+
+    def _news(self, iteration: int, values: Mapping[Metric, Number], source: str, *, rounded: bool) -> bool:
         """Whether a training line tells something; begins the next attempt if it is one."""
         target = values.get(catalog.TARGET_ITERATION)
         before = self._sources.get(source)
@@ -182,6 +212,8 @@ class History:
             target == self._target and (before is None or before < iteration)
         ):
             news = False
+        elif rounded and iteration == self._last.iteration:
+            news = True
         else:
             self._next_attempt()
             news = True
@@ -206,7 +238,9 @@ class History:
         self._sources.clear()
         self._totals.clear()
         self._memory = (None, {})
-        self._ahead = {}
+        self._ahead, self._ahead_totals = {}, {}
+        self._elapsed = ElapsedClock()
+        self._validated = None
 
     def _first_length(self, iteration: int) -> int | None:
         begin = 0 if iteration == 1 else self._begin

@@ -51,6 +51,8 @@ class Reading(NamedTuple):
     """Totals since the start of the process of metrics that count what is new."""
     silent_nan: bool = False
     """Whether a loss that is missing here is a NaN."""
+    rounded: bool = False
+    """Whether the iteration is rounded, so that lines in a row have the same one."""
 
 
 class Scan(NamedTuple):

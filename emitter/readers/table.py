@@ -105,7 +105,7 @@ class TrainingLine:
     words: tuple[str, ...]
     """One of these is in every such line."""
     head: re.Pattern[str]
-    """Where a line begins. Its groups `iteration` and, where printed, `target` are the counters."""
+    """Where a line begins. Its groups `iteration` and `target` are the counters; what it lacks, fields have."""
     fields: tuple[Field, ...]
     last: str = ""
     """A key that makes a line complete wherever it stands; empty if the layout has none."""
@@ -120,9 +120,13 @@ class TrainingLine:
     """Whether a NaN loss is left out instead of printed, by every version that prints `last`."""
     until: str = ""
     """Text with which something else begins on the same line."""
+    end: str = ""
+    """Text at the end of every such line; one without it is cut."""
     signature: str = ""
     """Text that tells this layout from others with the same head."""
     joint: str = ""
+    rounded: bool = False
+    """Whether the iteration is rounded, so that lines in a row have the same one."""
     _moulds: deque[_Mould] = dataclass_field(default_factory=lambda: deque(maxlen=MOULDS), init=False, compare=False)
 
     @cached_property
@@ -149,7 +153,8 @@ class TrainingLine:
         for mould in self._moulds:
             if mould.last_key in ends and (match := mould.pattern.fullmatch(text, head.end(), end)):
                 return self._cast(text, begin, head, mould, match, done)
-        over = text.find(self.until, head.end(), end) if self.until else -1
+        stop = self.until or self.end
+        over = text.find(stop, head.end(), end) if stop else -1
         body = text[head.end() : end if over < 0 else over]
         pairs, tail = self._pairs(body)
         values = _Values()
@@ -174,7 +179,9 @@ class TrainingLine:
         last = last_key in keys
         state = State.OPEN
         known_end = over >= 0 or (self.closed and key in ends)
-        if last:
+        if self.end and over < 0:
+            pass
+        elif last:
             state = State.WHOLE if known_end else State.ENOUGH
         elif catalog.LOSS in values.plain and not tail.strip() and (known_end or last_key not in ends):
             state = State.WHOLE if known_end else State.ENDED
@@ -192,16 +199,19 @@ class TrainingLine:
         )
 
     def _reading(self, text: str, begin: int, head: re.Match[str], values: _Values, last: bool) -> Reading:
-        if "target" in self.head.groupindex:
-            values.plain[catalog.TARGET_ITERATION] = int(head["target"])
+        counters = head.groupdict()
+        if target := counters.get("target"):
+            values.plain[catalog.TARGET_ITERATION] = int(target)
+        iteration = counters.get("iteration") or values.plain.pop(catalog.ITERATION, None)
         return Reading(
             kind="train",
-            iteration=int(head["iteration"]),
+            iteration=None if iteration is None else int(iteration),
             values=values.plain,
             per_gpu=values.per_gpu,
             cumulative=values.cumulative,
             stamp=last_stamp(text[begin : head.start()]) if head.start() > begin else "",
             silent_nan=self.silent_nan and last,
+            rounded=self.rounded,
         )
 
     def _learn(self, body: str, fields: list[Field | None], last: bool, last_key: str, unread: tuple[str, ...]) -> None:
