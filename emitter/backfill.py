@@ -28,8 +28,13 @@ ENDED_SCRAPES = 4
 HELD_S = 86_400.0
 """A process that says nothing for a day is gone; and a clock that is set to another year makes no year of samples."""
 
+STARTUP_S = 600.0
+"""A large model is loaded and compiled in ten minutes; what is more between two processes is a time without one."""
+
 SKEW_S = 60.0
 """A stamp that is so little before another is a line that came late; one further back is another clock."""
+
+_Timed = tuple[float, Record]
 
 
 class Clock:
@@ -73,15 +78,26 @@ def begin(records: Iterable[Record], zone: tzinfo | None, end_s: float) -> tuple
     return end_s - seconds, False
 
 
-def timed(records: Iterable[Record], stamps: Stamps, begin_s: float) -> Iterator[tuple[float, Record]]:
-    """Each record with its Unix time; where a clock goes back, time goes on."""
+def timed(records: Iterable[Record], stamps: Stamps, begin_s: float) -> Iterator[_Timed]:
+    """Each record with its Unix time; where a clock goes back, time goes on.
+
+    What another process prints before its first time is put STARTUP_S before that, at most.
+    """
     told = (
         record if record.stamp_s is None else replace(record, stamp_s=stamps.unix(record.stamp_s)) for record in records
     )
-    return ((begin_s + seconds, record) for seconds, record in timeline(told))
-
-
-_Timed = tuple[float, Record]
+    attempt: int | None = None
+    waiting: list[_Timed] = []
+    for seconds, record in timeline(told):
+        at_s = begin_s + seconds
+        if record.stamp_s is None and record.kind != "train" and attempt not in (None, record.attempt):
+            waiting.append((at_s, record))
+            continue
+        yield from ((max(early_s, at_s - STARTUP_S), early) for early_s, early in waiting)
+        waiting.clear()
+        attempt = record.attempt
+        yield at_s, record
+    yield from waiting
 
 
 def _with_next(of: Iterable[_Timed]) -> Iterator[tuple[_Timed, _Timed | None]]:
@@ -140,12 +156,12 @@ class History:
         run: LoggedRun | None = None
         phase: str | None = None
         for (at_s, record), after in _with_next(of):
-            if run is None:
-                scrape = self._from(at_s) - 1  # once before anything happens, so that counters rise from 0
-                self.first_s = clock.now_s = self._time_s(scrape)
-                run = LoggedRun(meter, clock)
-                yield scrape, True
             clock.now_s = at_s
+            if run is None:
+                run = LoggedRun(meter, clock)
+                scrape = self._from(at_s) - 1  # once before anything happens, so that counters rise from 0
+                self.first_s = self._time_s(scrape)
+                yield scrape, True
             run(record)
             told = True
             phase = record.phase or phase

@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from emitter import catalog, replay, virtual
-from emitter.backfill import ENDED_SCRAPES, History, Stamps, begin, timed
+from emitter.backfill import ENDED_SCRAPES, STARTUP_S, History, Stamps, begin, timed
 from emitter.catalog import Kind, Metric
 from emitter.instruments import prepare
 from emitter.openmetrics import family
@@ -204,10 +204,10 @@ def live(of: Sequence[tuple[float, Record]], interval_s: float) -> dict[str, dic
     meter = MeterProvider(metric_readers=[collected], shutdown_on_exit=False).get_meter("live")
     prepare(meter)
     log_time = replay.LogTime(0)
-    log_time.seconds = (of[0][0] // interval_s) * interval_s
+    log_time.seconds = of[0][0]
     found: dict[str, dict[float, float]] = {}
 
-    def collect() -> None:
+    def collect(at_s: float) -> None:
         for metric in collected.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics:  # type: ignore[union-attr]
             name = family(catalog.get(metric.name))
             for point in metric.data.data_points:
@@ -216,14 +216,14 @@ def live(of: Sequence[tuple[float, Record]], interval_s: float) -> dict[str, dic
                 for suffix, value in shown.items():
                     total = "_total" if catalog.get(metric.name).kind is Kind.COUNTER else suffix
                     series = f'{name}{total}{{{labels}nemo_run_id="r"}}'
-                    found.setdefault(series, {})[log_time() - T] = value
+                    found.setdefault(series, {})[at_s - T] = value
 
     sink = replay.metrics(meter, log_time)
-    collect()
+    collect((of[0][0] // interval_s) * interval_s)
     for at, record in of:
         while (scrape := (log_time.seconds // interval_s + 1) * interval_s) < at:
             log_time.seconds = scrape
-            collect()
+            collect(scrape)
         log_time.seconds = at
         sink(record)
     return found
@@ -291,6 +291,21 @@ def test_a_line_that_comes_late_does_not_turn_the_clock_back() -> None:
     stamps = Stamps(timezone.utc)
     assert [stamps.unix(at) for at in (100, 90, 110, 60, 200)] == [100, 100, 110, 110, 200]
     assert stamps.back == 0
+
+
+@pytest.mark.parametrize(("pause_s", "started_s"), [(300.0, 0.0), (3 * 86_400.0, 3 * 86_400.0 - STARTUP_S)])
+def test_what_a_process_prints_before_its_first_time_was_shortly_before(pause_s: float, started_s: float) -> None:
+    """Unlike the last word of the process before it, which may be days older."""
+    records = [
+        Record(kind="train", stamp_s=T),
+        Record(kind="start", attempt=1),
+        Record(kind="run", attempt=1),
+        Record(kind="train", stamp_s=T + pause_s, attempt=1),
+        Record(kind="timers", attempt=1),
+        Record(kind="run", attempt=2),
+    ]
+    at = [at - T for at, _ in timed(records, Stamps(timezone.utc), T)]
+    assert at == [0, started_s, started_s, pause_s, pause_s, pause_s]
 
 
 def test_another_clock_is_noticed_and_time_goes_on() -> None:
