@@ -17,9 +17,8 @@ In Megatron-LM, instead of its function of the same name; MEGATRON_OTEL_* say wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from . import catalog
 from .errors import EmitterError
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
     from .export import start
     from .loop import TrainingRun
     from .ranks import register_rank_strategy
+    from .sampling import register_sampling_strategy
     from .settings import add_cli_arguments
     from .setup import Telemetry, set_up
     from .spans import managed_span, span_cm, trace_fn
     from .timers import record_phase_times
     from .torchtitan import record_torchtitan_metrics
-    from .tracing import register_sampling_strategy
 
 __all__ = [
     "EmitterError",
@@ -63,34 +62,32 @@ _HOMES = {
     "record_phase_times": "timers",
     "record_torchtitan_metrics": "torchtitan",
     "register_rank_strategy": "ranks",
-    "register_sampling_strategy": "tracing",
+    "register_sampling_strategy": "sampling",
     "set_up": "setup",
     "span_cm": "spans",
-    "start": "export",
     "trace_fn": "spans",
 }
 """Module of each name that is loaded when it is asked for: an import costs a training process next to nothing."""
 
-_NEED_THE_SDK = ("export", "tracing")
-
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for; what needs the SDK says so when it is called, not when it is imported."""
-    home = _HOMES.get(name)
-    if home is None:
+    """Load what is asked for."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f".{home}", __name__), name)
-    except ImportError as error:
-        if home not in _NEED_THE_SDK:
-            raise
-        return _missing(name, error)
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
 
 
-def _missing(name: str, error: ImportError) -> Callable[..., NoReturn]:
-    def needs_the_sdk(*_arguments: Any, **_options: Any) -> NoReturn:
-        raise EmitterError(
-            f"emitter.{name}: needs the OpenTelemetry SDK (got {error}). Install megatron-watch[otlp]."
-        ) from error
+if not TYPE_CHECKING:
 
-    return needs_the_sdk
+    def start(*arguments: Any, **options: Any) -> Any:
+        """Open the ways out of one run: `export.start`, loaded here since it loads the SDK.
+
+        Raises: EmitterError if that is not installed.
+        """
+        try:
+            from . import export
+        except ImportError as error:
+            raise EmitterError(
+                f"emitter.start: needs the OpenTelemetry SDK (got {error}). Install megatron-watch[otlp]."
+            ) from error
+        return export.start(*arguments, **options)

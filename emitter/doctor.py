@@ -19,6 +19,7 @@ from . import identity, ranks, spans, trial
 from .destinations import Scrape, destination
 from .ranks import Place
 from .run_config import safe_text
+from .sampling import sampler_factory
 from .settings import DEFAULT, PREFIXES, Settings, add_cli_arguments, explain, read_settings
 from .setup import _destinations
 
@@ -213,12 +214,7 @@ def _ways(settings: Settings, place: Place, environ: Mapping[str, str]) -> list[
     ways = trial.ways(_destinations(settings, place, None), settings, environ)
     if not ways:
         raise ValueError(f"{PREFIXES[0]}EXPORTER: must take what is enabled (got nothing to export). Enable metrics.")
-    if settings.traces_enabled:
-        try:
-            from . import tracing
-        except ImportError:  # a test export says what is missing
-            return ways
-        tracing.sampler(place, settings)
+    sampler_factory(settings.sampling_strategy)
     return ways
 
 

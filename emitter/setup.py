@@ -21,6 +21,7 @@ from .instruments import record
 from .ranks import Place, exports, several_per_node
 from .ranks import place as place_of
 from .run_config import Options, run_config
+from .sampling import sampler_factory
 from .settings import DEFAULT, Settings, read_settings
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def set_up(
     place = place_of(environ)
     # What is wrong is wrong on every rank: one that raises alone would leave the others waiting for it.
     groups = spans.resolve(settings.span_groups) if settings.traces_enabled else frozenset[str]()
+    sampler_factory(settings.sampling_strategy)
     telemetry = Telemetry(
         settings=settings,
         place=place,
@@ -146,7 +148,7 @@ def _open(
     interval_s: float | None,
     environ: Mapping[str, str],
 ) -> None:
-    from . import start  # this loads the SDK, or says what to install
+    from . import start  # this loads the SDK when it is called, or says what to install
 
     settings, place = telemetry.settings, telemetry.place
     attributes = identity.resource(settings, place, telemetry.run_id, environ, options)

@@ -6,11 +6,10 @@ Sampling is about what is exported: every span that is made is measured.
 from __future__ import annotations
 
 import atexit
-import difflib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from .instruments import AttributeValue, record
 from .otlp import otlp_exporter
 from .ranks import exports
 from .repeats import Once, Repeats
+from .sampling import RANK_AWARE, sampler_factory
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from .ranks import Place
     from .settings import Settings
-
-SamplerFactory = Callable[["Place", "Settings"], Sampler]
 
 _log = logging.getLogger(__name__)
 
@@ -58,42 +56,17 @@ class SpanDurations(SpanProcessor):
             self._once.warn("end", "emitter: a span cannot be measured (got %r). Training goes on.", error)
 
 
-def _rank_aware(place: Place, settings: Settings) -> Sampler:
-    """All spans of a rank or none, by the rule of the rank strategy `sampled`."""
-    return ALWAYS_ON if exports(place, replace(settings, rank_strategy="sampled")) else ALWAYS_OFF
-
-
-_strategies: dict[str, SamplerFactory] = {"rank_aware": _rank_aware}
-
-
-def register_sampling_strategy(name: str, factory: SamplerFactory) -> None:
-    """Make a name known that a process may ask for as its sampling strategy; the factory makes its sampler.
-
-    Raises: ValueError if the name is empty or taken.
-    """
-    if not name.strip() or name in _strategies:
-        raise ValueError(
-            "emitter.tracing.register_sampling_strategy: a name must be new and not empty "
-            f"(got {name!r}). Taken are {', '.join(_strategies)}."
-        )
-    _strategies[name] = factory
-
-
 def sampler(place: Place, settings: Settings) -> Sampler | None:
     """The sampler that the settings name; None, where they name none, leaves it to OTEL_TRACES_SAMPLER.
 
     Raises: ValueError if nobody knows the name.
     """
-    name = settings.sampling_strategy
-    if not name:
-        return None
-    if name not in _strategies:
-        near = difflib.get_close_matches(name, _strategies, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(
-            f"emitter.tracing: the sampling strategy must be one of {', '.join(_strategies)} (got {name!r}).{hint}"
-        )
-    return _strategies[name](place, settings)
+    factory = sampler_factory(settings.sampling_strategy)
+    if factory is not None:
+        return factory(place, settings)
+    if settings.sampling_strategy == RANK_AWARE:
+        return ALWAYS_ON if exports(place, replace(settings, rank_strategy="sampled")) else ALWAYS_OFF
+    return None
 
 
 class _Measured(Sampler):

@@ -307,3 +307,15 @@ def test_set_up_alone_says_who_the_run_is(monkeypatch: pytest.MonkeyPatch) -> No
     assert (there["run_world_size"], there["run_gpus_per_node"], there["run_attempt"]) == (16, 8, 3)
     assert there["run_config{option=lr,value=0.5}"] == 1
     assert there["training_loss"] == 2.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("MEGATRON_OTEL_SAMPLING_STRATEGY", "rank_awar"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")],
+)
+def test_what_is_wrong_is_wrong_on_every_rank(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """A rank that does not export raises as well: one that went on alone would wait for the others."""
+    for variable, given in {"RANK": "0", "WORLD_SIZE": "2", "MEGATRON_OTEL_ENABLED": "1", name: value}.items():
+        monkeypatch.setenv(variable, given)
+    with pytest.raises(ValueError, match=value):
+        set_up()

@@ -33,11 +33,12 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from emitter import catalog, spans, tracing
+from emitter import catalog, sampling, spans, tracing
 from emitter.ranks import Place, exports
+from emitter.sampling import register_sampling_strategy
 from emitter.settings import Settings
 from emitter.spans import managed_span
-from emitter.tracing import SpanDurations, Tracing, register_sampling_strategy, sampler
+from emitter.tracing import SpanDurations, Tracing, sampler
 
 ROOT = Path(__file__).resolve().parent.parent
 QUEUE, BATCH = 2048, 512  # OpenTelemetry's defaults
@@ -315,7 +316,7 @@ def test_the_sdk_samples_where_nothing_is_said(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_sampling_strategy_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A registered factory is asked with place and settings; its name is taken from then on."""
-    monkeypatch.setattr(tracing, "_strategies", dict(tracing._strategies))
+    monkeypatch.setattr(sampling, "_factories", {})
     asked: list[tuple[Place, Settings]] = []
     register_sampling_strategy("mine", lambda *given: asked.append(given) or ALWAYS_OFF)  # type: ignore[func-returns-value]
     settings = Settings(sampling_strategy="mine")
