@@ -101,6 +101,6 @@ def test_the_demo_shows_a_log_and_ends_by_itself(prometheus2: Path, tmp_path: Pa
     log.write_bytes((CHECKOUT / "examples" / "demo.log").read_bytes())
     shown = demo(str(log), "--speed", "12")
     assert "Fired: LossNonFinite" in shown.stdout
-    assert "without: Peak memory allocated: needs megatron.training.memory_allocated_gb" in shown.stdout
+    assert "without: MFU: needs megatron.training.mfu" in shown.stdout
     assert "As expected." in shown.stdout
     assert shown.returncode == 0
