@@ -183,7 +183,7 @@ def test_progress_bars() -> None:
     bar = "\r 3%|3   | 15/500 [00:03<01:37, 1.20s/it]\r 4%|4   | 20/500 [00:04<01:36, 1.20s/it]\r"
     records, counts = read(bar + lines(train(10)))
     assert [record.kind for record in records] == ["train"]
-    assert counts == LineCounts(records=1, reasons={"unknown": 2, "empty": 1})
+    assert counts == LineCounts(records=1, recognized=2, reasons={"empty": 1})
 
 
 def test_an_unknown_layout_is_named() -> None:

@@ -24,11 +24,18 @@ from . import (
     argonne,
     deepspeed,
     gpt_neox,
+    hugging_face,
     megatron,
     megatron_deepspeed,
     megatron_forks,
     mindspeed,
+    ms_swift,
+    nanogpt,
+    nanotron,
+    nemo1,
+    nemo2,
     primus,
+    torchtitan,
 )
 from .log import LogReader
 from .table import Family
@@ -36,13 +43,20 @@ from .table import Family
 __all__ = ["FAMILIES", "Family", "LogReader", "reader"]
 
 FAMILIES: tuple[Family, ...] = (
+    nemo2.FAMILY,
     gpt_neox.FAMILY,
     primus.FAMILY,
     mindspeed.FAMILY,
+    ms_swift.FAMILY,
     megatron_forks.FAMILY,
     megatron_deepspeed.FAMILY,
     megatron.FAMILY,
     argonne.FAMILY,
+    nemo1.FAMILY,
+    torchtitan.FAMILY,
+    nanotron.FAMILY,
+    nanogpt.FAMILY,
+    hugging_face.FAMILY,
     deepspeed.FAMILY,
 )
 """The more special first."""

@@ -113,7 +113,7 @@ class History:
             start = self._start(seconds)
             return [start, *self._settings(reading)]
         if reading.kind == "resume":
-            return self._resume(reading, seconds)
+            return [*self._resume(reading, seconds), *self._settings(reading)]
         if reading.kind in ("saving", "checkpoint"):
             return [self._checkpoint(reading, seconds)]
         if reading.kind == "phase":

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from .readings import Number
 from .table import number
 
-MAGNITUDES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12, "P": 10**15}
+MAGNITUDES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 
 _LEADING = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|nan|inf)(?![\w.])", re.ASCII | re.IGNORECASE)
-_MAGNITUDE = re.compile(r"([+-]?\d+\.?\d*) ?([KMGBTP]?)", re.ASCII)
+_ELAPSED = re.compile(r"(?:(\d+) days?, ?)?(?:(?:(\d+):)?(\d+):)?(\d+)", re.ASCII)
+_ELAPSED_PART = re.compile(r"(\d+)([dhms])(?: |$)", re.ASCII)
+_SECONDS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+_MAGNITUDE = re.compile(r"([+-]?\d+\.?\d*) ?([KMGBTPE]?)", re.ASCII)
 
 
 def leading(printed: str) -> Number | None:
     """The number that a text begins with: `12.5/13.1`, `12.5 (avg 13.1)`, `12.5 s`."""
     match = _LEADING.match(printed)
     return number(match.group()) if match else None
+
+
+def whole(printed: str) -> int | None:
+    """A count, however it is printed: `12/94`, `3.1e+4`, `39.00`."""
+    value = leading(printed)
+    return int(value) if value is not None and math.isfinite(value) else None
+
+
+def elapsed(printed: str) -> int | None:
+    """Seconds of a duration: `1:02:03`, `02:03`, `1 day, 2:03:04`, `1h 2m 3s`."""
+    if match := _ELAPSED.fullmatch(printed):
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    parts = _ELAPSED_PART.findall(printed)
+    if not parts or "".join(_ELAPSED_PART.split(printed)[::3]).strip():
+        return None
+    return sum(int(count) * _SECONDS[unit] for count, unit in parts)
 
 
 def percent(printed: str) -> Number | None:

@@ -61,7 +61,7 @@ class Scan(NamedTuple):
     state: State
     readings: tuple[Reading, ...] = ()
     progress: int = 0
-    """How many parts were found: a next physical line that adds one belongs to it."""
+    """How much was found, in parts or characters: a next physical line that adds to it belongs to it."""
     begin: int = 0
     """Where in the text it begins."""
     done: tuple[Reading, ...] = ()

@@ -64,7 +64,7 @@ class Field:
             raise ValueError(f"{where} is per GPU or cumulative (got both for {self.keys!r}). Choose one.")
 
 
-class _Values:
+class Values:
     """The values of a training line by metric, as they are printed: for the job, for one GPU, as totals."""
 
     def __init__(self) -> None:
@@ -155,23 +155,25 @@ class TrainingLine:
                 return self._cast(text, begin, head, mould, match, done)
         stop = self.until or self.end
         over = text.find(stop, head.end(), end) if stop else -1
-        body = text[head.end() : end if over < 0 else over]
+        body = text[head.end() : end if over < 0 else over + len(self.end)]
         pairs, tail = self._pairs(body)
-        values = _Values()
+        values = Values()
         fields: list[Field | None] = []
         unread: list[str] = []
-        strange = 0
+        strange = extent = 0
         for printed_key, printed in pairs:
             field = self._by_key.get(squeezed(printed_key))
             value = number(printed.strip()) if field is None else field.read(printed.strip())
             fields.append(field)
-            if value is None and (field is not None or not printed.strip()[:1].isdigit()):
+            whole = self.closed or len(fields) < len(pairs)  # else its value may go on
+            extent += 0 if value is None else len(printed_key) + len(printed.strip())
+            if value is None and whole and (field is not None or not printed.strip()[:1].isdigit()):
                 strange += 1  # an unknown key may have a value in any unit
             if field is not None and value is not None:
                 values.add(field, value)
                 continue
             unread.append(printed_key.strip())
-            if field is not None and field.metric is catalog.LOSS:
+            if whole and field is not None and field.metric is catalog.LOSS:
                 return Scan(state=State.OPEN, trouble="garbled", begin=head.start(), done=done)
         keys = [squeezed(key) for key, _ in pairs]
         key = keys[-1] if keys else ""
@@ -190,7 +192,7 @@ class TrainingLine:
         return Scan(
             state=state,
             readings=(self._reading(text, begin, head, values, last),),
-            progress=len(pairs),
+            progress=len(pairs) if self.closed else extent,
             begin=head.start(),
             done=done,
             last_key=key,
@@ -198,7 +200,7 @@ class TrainingLine:
             strange=strange,
         )
 
-    def _reading(self, text: str, begin: int, head: re.Match[str], values: _Values, last: bool) -> Reading:
+    def _reading(self, text: str, begin: int, head: re.Match[str], values: Values, last: bool) -> Reading:
         counters = head.groupdict()
         if target := counters.get("target"):
             values.plain[catalog.TARGET_ITERATION] = int(target)
@@ -235,7 +237,7 @@ class TrainingLine:
         self, text: str, begin: int, head: re.Match[str], mould: _Mould, match: re.Match[str], done: tuple[Reading, ...]
     ) -> Scan:
         """A line that fits a mould. Written out, since most of the time of a log is spent here."""
-        values = _Values()
+        values = Values()
         plain = values.plain
         for field, printed in zip(mould.fields, match.groups(), strict=True):
             if field is None or (metric := field.metric) is None:
