@@ -143,7 +143,8 @@ def _say_whence(options: argparse.Namespace, stamped: bool, end_s: float | None,
         whence = "--end" if options.end is not None else "when the file was last changed; --end says otherwise"
         _say(f"the log has no times; they are counted back from {_utc(end_s)}, {whence}")
     if stamps.back:
-        _say(f"the log's clock went back {stamps.back} times; what follows is shown as much later as it went back")
+        times = "once" if stamps.back == 1 else f"{stamps.back} times"
+        _say(f"the log's clock went back {times}; what follows is shown as much later as it went back")
 
 
 def _say_cautions(last_s: float, now_s: float, *, to_blocks: bool) -> None:

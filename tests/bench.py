@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import bench_backfill
 import bench_emitter
 import bench_robust
 import bench_spans
@@ -45,7 +46,13 @@ def main() -> int:
     table = Table("Measured", box=None, pad_edge=False)
     table.add_column("Ratio", justify="right")
     table.add_column("Limit", justify="right")
-    results = [*bench_emitter.results(), *bench_spans.results(), *bench_robust.results(), provision()]
+    results = [
+        *bench_emitter.results(),
+        *bench_spans.results(),
+        *bench_robust.results(),
+        provision(),
+        *bench_backfill.results(),
+    ]
     for name, ratio, limit in results:
         table.add_row(name, f"{ratio:.3f}", f"{limit:g}", style="red" if ratio > limit else None)
     Console().print(table)

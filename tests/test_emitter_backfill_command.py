@@ -26,7 +26,8 @@ def line(iteration: int, stamp: str = "") -> str:
     return (
         f" {stamp}iteration {iteration:8d}/     100 | consumed samples: {iteration * 64:12d} | elapsed time per "
         "iteration (ms): 20000.0 | learning rate: 3.000E-04 | global batch size:    64 | "
-        f"lm loss: {3 - iteration / 10:.6E} | loss scale: 1.0 | grad norm: 0.500 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+        f"lm loss: {3 - iteration / 10:.6E} | loss scale: 1.0 | grad norm: 0.500 | "
+        "number of skipped iterations:   0 | number of nan iterations:   0 |\n"
     )
 
 
