@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from math import isfinite
@@ -22,6 +21,7 @@ from weakref import WeakKeyDictionary, ref
 
 from . import catalog
 from .catalog import Kind, Metric
+from .forks import tell_in_child
 from .repeats import Once
 
 try:
@@ -84,7 +84,7 @@ class _Counter(_Store):
     def __init__(self, metric: Metric, once: Once) -> None:
         super().__init__(metric, once)
         self.points: dict[_Key, float] = {}
-        self._lock = RLock()
+        self.lock = RLock()
 
     def _keep(self, number: float, key: _Key) -> None:
         if number < 0:
@@ -92,7 +92,7 @@ class _Counter(_Store):
         elif number == 0 and key in self.points:
             pass  # the usual case, worth no lock
         else:
-            with self._lock:
+            with self.lock:
                 self.points[key] = self.points.get(key, 0) + number
 
 
@@ -141,9 +141,9 @@ class _Histogram(_Store):
             edge = self._edge()
             self.drain(edge.histograms.get(self) if edge else None, 1)  # one for one: no call takes long
 
-    def drain(self, instrument: Any | None, limit: int = sys.maxsize) -> None:
+    def drain(self, instrument: Any | None, limit: int = QUEUE_LIMIT) -> None:
         """Hand over the oldest values to the instrument; without one they are lost."""
-        for _ in range(limit):
+        for _ in range(min(limit, len(self._queue))):  # what comes meanwhile waits: a fast loop would never let it end
             try:
                 number, key = self._queue.popleft()
             except IndexError:  # empty
@@ -210,6 +210,7 @@ class _Recorder:
     def __init__(self, meter: Meter) -> None:
         self._once = Once(__name__)
         self._lock = RLock()
+        tell_in_child(self)
         self._stores: dict[str, _Store] = {}
         edge = _Edge()
         self._edge = ref(edge)
@@ -220,6 +221,16 @@ class _Recorder:
             self._nonfinite.take(0, (("signal", signal),))
         self.core = _Core(*(self.store(meter, metric).take for metric in catalog.CORE))
         self.store(meter, catalog.SKIPPED_ITERS).take(0)
+
+    def after_fork(self) -> None:
+        """Let go of locks whose holder stayed in the parent, and of the SDK, whose locks may be held too."""
+        self._lock = RLock()
+        for store in self._stores.values():
+            if isinstance(store, _Counter):
+                store.lock = RLock()
+        edge = self._edge()
+        if edge is not None:
+            edge.histograms.clear()
 
     def add_hook(self, hook: Callable[[], object]) -> None:
         """Call it before each collection, for as long as the meter's instruments live."""

@@ -13,6 +13,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, SupportsFloat
 
 from . import catalog
+from .forks import tell_in_child
 from .instruments import before_collection, record
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Lifecycle:
         self._clock = clock
         self._attempt = attempt
         self._lock = RLock()
+        tell_in_child(self)
         self.phase = "startup"
         now = clock()
         self._booked_until = now
@@ -65,6 +67,10 @@ class Lifecycle:
             self._step_since = None
             self._step_before_s = 0.0
             self._show_start(now)
+
+    def after_fork(self) -> None:
+        """In a forked child: wait for no thread of the parent."""
+        self._lock = RLock()
 
     def enter(self, phase: str) -> None:
         """Be in another phase from now on; after `ended` there is none.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import socket
 import time
-import weakref
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from threading import Condition, Lock, Thread
@@ -19,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from .destinations import Scrape
 from .errors import EmitterError
+from .forks import tell_in_child
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
@@ -50,7 +49,7 @@ class ScrapeReader(PrometheusMetricReader):
             raise EmitterError(
                 f"{where}: the port must be free to listen on (got {error}). Take another one."
             ) from error
-        os.register_at_fork(after_in_child=_closing(self._server))
+        tell_in_child(self._server)
         host, port = self._server.server_address[:2]
         self.address = (str(host), int(port))
         self._thread = Thread(target=self._server.serve_forever, args=(POLL_S,), name="megatron-watch", daemon=True)
@@ -78,17 +77,6 @@ class ScrapeReader(PrometheusMetricReader):
         self._server.server_close()
 
 
-def _closing(server: _Server) -> Callable[[], None]:
-    """Closes the server's port in a forked child, which would keep it from being free when the run ends."""
-    alive = weakref.ref(server)
-
-    def close() -> None:
-        if (there := alive()) is not None:
-            there.socket.close()
-
-    return close
-
-
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
@@ -96,6 +84,10 @@ class _Server(ThreadingMixIn, WSGIServer):
         self._answers = Condition()
         self._asked_at = self._answered_at = -math.inf  # when the last question came; the last that is answered
         super().__init__(*arguments)
+
+    def after_fork(self) -> None:
+        """Give the port back: a data loader that outlives the run would keep it."""
+        self.socket.close()
 
     def asked(self) -> float:
         """Note that a question has come; the time, for `answered`."""

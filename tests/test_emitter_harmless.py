@@ -333,3 +333,48 @@ def test_a_forked_child_does_not_keep_the_port() -> None:
         "scrape:0",
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_collection_ends_however_fast_the_loop_records() -> None:
+    """A loop that records faster than the SDK takes values in does not hold up who collects."""
+    with start("run-7", ["scrape:0"]) as export:
+        over = threading.Event()
+
+        def work() -> None:
+            while not over.is_set():
+                emitter.record_training_metrics(export.meter, step_duration_ms=10.0)
+
+        working = threading.Thread(target=work)
+        working.start()
+        try:
+            assert samples(export)["megatron_training_step_duration_ms_milliseconds_count", ""] > 0
+        finally:
+            over.set()
+            working.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
+    """A lock that another thread held at the fork does not hang the child's recording."""
+    done = script(
+        "import signal, threading\n"
+        "over = threading.Event()\n"
+        "def work():\n"
+        "    while not over.is_set():\n"
+        "        emitter.record_training_metrics(meter, loss=float('nan'), skipped_iters=1)\n"
+        "working = threading.Thread(target=work)\n"
+        "working.start()\n"
+        "ends = []\n"
+        "for _ in range(30):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        signal.alarm(5)\n"
+        "        emitter.record_training_metrics(meter, loss=float('nan'), skipped_iters=1)\n"
+        "        os._exit(0)\n"
+        "    ends.append(os.waitpid(child, 0)[1])\n"
+        "over.set()\n"
+        "working.join()\n"
+        "assert not any(ends), ends\n",
+        "scrape:0",
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -63,19 +63,22 @@ def test_a_forked_child_does_not_keep_the_port() -> None:
     """The port is free when the run is over, even while a data loader lives on."""
     export = start("r", to=["scrape:0"])
     read_end, write_end = os.pipe()
+    lives, says_so = os.pipe()
     child = os.fork()
     if child == 0:
+        os.write(says_so, b"x")
         os.read(read_end, 1)
         os._exit(0)
     try:
+        os.read(lives, 1)
         export.shutdown()
         with start("r", to=[f"scrape:{export.addresses[0][1]}"]):
             pass
     finally:
         os.write(write_end, b"x")
         os.waitpid(child, 0)
-        os.close(read_end)
-        os.close(write_end)
+        for end in (read_end, write_end, lives, says_so):
+            os.close(end)
 
 
 def test_a_taken_port_is_a_warning_where_training_must_go_on(caplog: pytest.LogCaptureFixture) -> None:
