@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from collectors import Received, over_http
 
+pytestmark = pytest.mark.live
+
 ROOT = Path(__file__).resolve().parent.parent
 RANKS, PER_NODE = 16, 8
 
