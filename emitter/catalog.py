@@ -52,9 +52,9 @@ class Kind(Enum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Metric:
-    """One entry of the catalogue.
+    """One entry of the catalogue. Compared by identity: it is a key of dictionaries wherever a value is read.
 
     Raises: ValueError if the name, the unit, the bounds or an attribute are not what an instrument may have.
     """
