@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from emitter.readers import FAMILIES, Family, reader
-from emitter.readers.printed import anything, leading, magnitude, percent
+from emitter.readers.printed import anything, elapsed, leading, magnitude, percent, whole
 from emitter.readers.table import Family as Checked
 
 each = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -79,6 +79,19 @@ def test_signatures_are_in_the_example() -> None:
         (magnitude, "3T", 3 * 10**12),
         (magnitude, "96", 96),
         (magnitude, "96 tokens", None),
+        (whole, "3.1e+4", 31_000),
+        (whole, "39.00", 39),
+        (whole, "inf", None),
+        (whole, "12/94", None),
+        (elapsed, "02:03", 123),
+        (elapsed, "30:02:03", 108_123),
+        (elapsed, "1 day, 2:03:04", 93_784),
+        (elapsed, "2s", 2),
+        (elapsed, "16h 12m 43s", 58_363),
+        (elapsed, "1d 1s", 86_401),
+        (elapsed, "12 apples", None),
+        (elapsed, "4m and 3s", None),
+        (elapsed, "", None),
         (anything, "1 day, 2:03:04", 0),
         (anything, "", None),
     ],

@@ -34,7 +34,7 @@ FIELDS = (
     Field(metric=None, keys=("percentage", "remaining_time"), read=anything),
 )
 
-_BAR = re.compile(r"(?:^|\s)(?:Train: +)?\d{1,3}%\|[^|\[]*\| *(\d{1,18})/(\d{1,18}) \[([\d:]+)<", re.ASCII)
+_BAR = re.compile(r"^\s*(?:Train: +)?\d{1,3}%\|[^|\[]*\| *(\d{1,18})/(\d{1,18}) \[([\d:]+)<", re.ASCII)
 _ITERATION = re.compile(r"['\"](?:global_step/max_steps|iteration|current_steps)['\"]: ['\"]?(\d{1,18})", re.ASCII)
 
 
@@ -56,7 +56,7 @@ class Dictionary(TrainingLine):
     def _reading(self, text: str, begin: int, head: re.Match[str], values: Values, last: bool) -> Reading:
         if values.plain.get(catalog.LOSS) == 0 and math.isnan(values.plain.get(catalog.GRAD_NORM, 0)):
             values.plain[catalog.LOSS] = math.nan
-        for bar in _BAR.finditer(text, begin, head.start()):
+        if bar := _BAR.match(text, 0, head.start()):
             ahead, totals = _bar(bar)
             values.plain = {**ahead, **values.plain}
             values.cumulative = {**totals, **values.cumulative}

@@ -7,14 +7,24 @@ iterations: it has the batches of the validations too, and starts again in each 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from . import nemo2
-from .table import Family, TrainingLine
+from .readings import Number
+from .table import Family, TrainingLine, number
+
+
+def _padded(printed: str) -> Number | None:
+    """A number that was filled up to some characters, even where it is `nan.0`."""
+    return number(printed.removesuffix(".0") if "n" in printed else printed)
+
+
+FIELDS = tuple(replace(field, read=_padded) if field.read is number else field for field in nemo2.FIELDS)
 
 TRAINING = TrainingLine(
     words=("Epoch ",),
     head=re.compile(r"(?<!\S)Epoch \d+: [: ]*\d+%\|[^|]*\| *\d+/\d+ \[(?=\d)", re.ASCII),
-    fields=nemo2.FIELDS,
+    fields=FIELDS,
     pair=re.compile(r"([A-Za-z_][\w/ ]*)=([^,\]]+)(?=[,\]])", re.ASCII),
     end="]",
     rounded=True,

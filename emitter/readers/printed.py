@@ -24,8 +24,8 @@ def leading(printed: str) -> Number | None:
 
 
 def whole(printed: str) -> int | None:
-    """A count, however it is printed: `12/94`, `3.1e+4`, `39.00`."""
-    value = leading(printed)
+    """A count, however it is printed: `3.1e+4`, `39.00`."""
+    value = number(printed)
     return int(value) if value is not None and math.isfinite(value) else None
 
 
