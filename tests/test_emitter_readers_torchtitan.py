@@ -127,6 +127,14 @@ def test_all_ranks_print() -> None:
     assert counts == LineCounts(records=2, recognized=4)
 
 
+def test_what_follows_is_not_swallowed() -> None:
+    """A line with keys and values of its own is no part of the training line before it, nor is it waited for."""
+    log = reader()
+    assert len(log.feed(LINE.encode())) == 1
+    assert log.feed(b"model llama3 size: 8,030,261,248 total parameters\n") + log.close() == []
+    assert (log.counts, log.summary.unread) == (LineCounts(records=1, reasons={"unknown": 1}), ())
+
+
 def test_step_duration_by_stamps() -> None:
     """The line has no duration: it is the time since the line before, shared among the steps."""
     assert [values.get("step_duration_ms") for values in results(step(100, 1) + step(120, 3) + step(130, 3))] == [

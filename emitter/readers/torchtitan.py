@@ -12,7 +12,7 @@ import re
 from .. import catalog
 from .lines import last_stamp
 from .printed import percent
-from .readings import Number, Reading
+from .readings import Number, Reading, Scan, State
 from .table import Family, Field, Mark, TrainingLine, known, number
 
 
@@ -31,7 +31,18 @@ FIELDS = (
     Field(metric=catalog.MFU, keys=("mfu",), read=percent),
 )
 
-TRAINING = TrainingLine(
+
+class Line(TrainingLine):
+    """A training line that a percent sign ends: no other line is taken for its continuation."""
+
+    def scan(self, text: str, ends: frozenset[str]) -> Scan | None:
+        """The training lines of a text."""
+        scan = super().scan(text, ends)
+        ended = scan is not None and scan.state is State.ENOUGH and text.rstrip().endswith("%")
+        return scan._replace(state=State.WHOLE) if scan is not None and ended else scan
+
+
+TRAINING = Line(
     words=("step: ",),
     head=re.compile(r"(?<!validate )(?<!\w)step: *(?P<iteration>\d{1,18})  (?=loss: )", re.ASCII),
     fields=FIELDS,
