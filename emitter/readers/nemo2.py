@@ -11,7 +11,7 @@ from .. import catalog
 from .lines import last_stamp
 from .printed import anything, whole
 from .readings import Reading
-from .table import Family, Field, Mark, TrainingLine
+from .table import Family, Field, Mark, TrainingLine, known
 
 FIELDS = (
     Field(metric=catalog.ITERATION, keys=("global_step",), read=whole),
@@ -59,6 +59,7 @@ OTHERS = (
         begin=re.compile(r"Async checkpoint save for step", re.ASCII),
         make=_saved,
     ),
+    Mark(words=("checkpoint save",), pattern=re.compile(r"Scheduled async checkpoint save for "), make=known),
     Mark(
         words=("Validation",),
         pattern=re.compile(r"(?<!\S)Validation: iteration \d+/\d+", re.ASCII),
