@@ -56,7 +56,8 @@ class _Interval(NamedTuple):
     """A training line in its process."""
 
     iteration: int
-    values: Mapping[Metric, Number]
+    skipped: int
+    """As printed."""
     step_ms: float
     seconds: float | None
     """Its stamp."""
@@ -65,10 +66,6 @@ class _Interval(NamedTuple):
     """Iterations since the line before; None if nothing tells."""
     first: bool
     """Whether it is the first line of its process."""
-
-    @property
-    def skipped(self) -> int:
-        return int(self.values.get(catalog.SKIPPED_ITERS, 0))
 
 
 class History:
@@ -139,39 +136,40 @@ class History:
         return Record(kind=kind, attempt=self.attempt, **more)  # type: ignore[arg-type]  # checked by Record's callers
 
     def _train(self, reading: Reading, source: str, seconds: float | None, microseconds: bool) -> list[Record]:
-        ahead = self._ahead.get(catalog.ITERATION)
-        iteration = reading.iteration if reading.iteration is not None or ahead is None else int(ahead)
+        iteration = reading.iteration
+        if iteration is None and catalog.ITERATION in self._ahead:
+            iteration = int(self._ahead[catalog.ITERATION])
         if iteration is None:
             return []
-        values = {**self._ahead, **reading.values}
-        values.update({metric: max(count, values[metric]) for metric, count in self._ahead.items() if _counts(metric)})
-        if not self._news(iteration, {**reading.values, **reading.per_gpu}, source, rounded=reading.rounded):
+        printed = {**reading.values, **reading.per_gpu} if reading.per_gpu else reading.values
+        ahead = self._ahead  # the next attempt has none
+        if not self._news(iteration, printed, source, rounded=reading.rounded):
             return []
+        values: dict[Metric, Number] = {catalog.ITERATION: iteration, **reading.values}
+        for metric, value in ahead.items():
+            values[metric] = max(value, values.get(metric, 0)) if _counts(metric) else values.get(metric, value)
         last = self._last
         length = self._first_length(iteration) if last is None else iteration - last.iteration or None
         totals = {**self._ahead_totals, **reading.cumulative}
         elapsed_ms = totals.pop(catalog.STEP_DURATION, None)
         self._add_totals(values, totals)
-        if catalog.STEP_DURATION not in values and last and last.seconds is not None and seconds is not None and length:
-            values[catalog.STEP_DURATION] = max(0.0, seconds - last.seconds) / length * 1000
         passed_s = math.nan
-        if (
-            catalog.STEP_DURATION not in values
-            and elapsed_ms is not None
-            and (interval := self._elapsed.interval(iteration, elapsed_ms))
-        ):
-            values[catalog.STEP_DURATION], passed_s = interval
+        if catalog.STEP_DURATION not in values:
+            if last and last.seconds is not None and seconds is not None and length:
+                values[catalog.STEP_DURATION] = max(0.0, seconds - last.seconds) / length * 1000
+            elif elapsed_ms is not None and (interval := self._elapsed.interval(iteration, elapsed_ms)):
+                values[catalog.STEP_DURATION], passed_s = interval
         validation = self._new_validation(values, iteration, seconds)
         now = _Interval(
             iteration=iteration,
-            values=values,
+            skipped=int(values.get(catalog.SKIPPED_ITERS, 0)),
             step_ms=values.get(catalog.STEP_DURATION, math.nan),
             seconds=seconds,
             microseconds=microseconds,
             length=length,
             first=last is None,
         )
-        repeated = last if last and length and self._alone(last, length) else None
+        repeated = last if last and last.first and length and self._alone(last, length) else None
         self._ahead, self._ahead_totals = {}, {}
         self._last = now
         self._trained = True
@@ -182,11 +180,12 @@ class History:
             length_s = passed_s
         if repeated:
             length_s -= repeated.step_ms / 1000
-        values = _corrected(values, reading.silent_nan, covered, repeated)
+        self._derive(values, now.step_ms, reading.per_gpu)
+        _correct(values, reading.silent_nan, covered, repeated)
         record = Record(
             kind="train",
             attempt=self.attempt,
-            values={catalog.ITERATION: iteration, **values, **self._derived(now, reading.per_gpu)},
+            values=values,
             phase="train",
             stamp_s=seconds,
             length_s=max(0.0, length_s) if math.isfinite(length_s) else None,
@@ -248,28 +247,27 @@ class History:
         return min((choice for choice in choices if choice and choice > 0), default=None)
 
     def _alone(self, last: _Interval, distance: int) -> bool:
-        """Whether the last line was a process's first iteration on its own, which the next line reports again."""
+        """Whether a process's first line was its first iteration on its own, which the next line reports again."""
         interval = self._arguments.get("log_interval") or distance
         out_of_turn = last.iteration % interval != 0
-        return last.first and (out_of_turn or (last.microseconds and last.length == 1))
+        return out_of_turn or (last.microseconds and last.length == 1)
 
     def _add_totals(self, values: dict[Metric, Number], totals: Mapping[Metric, Number]) -> None:
         for metric, total in totals.items():
             values.setdefault(metric, max(0, total - self._totals.get(metric, 0)))
             self._totals[metric] = total
 
-    def _derived(self, line: _Interval, per_gpu: Mapping[Metric, Number]) -> dict[Metric, Number]:
-        """What is computed from the arguments and not printed."""
-        derived: dict[Metric, Number] = {}
+    def _derive(self, values: dict[Metric, Number], step_ms: float, per_gpu: Mapping[Metric, Number]) -> None:
+        """Add what is computed from the arguments and not printed."""
         if world_size := self._arguments.get("world_size"):
-            derived.update({metric: value * world_size for metric, value in per_gpu.items()})
+            for metric, value in per_gpu.items():
+                values.setdefault(metric, value * world_size)
         if sequence := self._arguments.get("seq_length"):
-            batch = line.values.get(catalog.GLOBAL_BATCH_SIZE, self._arguments.get("global_batch_size"))
-            if batch is not None and line.step_ms > 0:
-                derived.setdefault(catalog.TOKENS_PER_SEC, batch * sequence / (line.step_ms / 1000))
-            if catalog.CONSUMED_SAMPLES in line.values:
-                derived[catalog.CONSUMED_TOKENS] = line.values[catalog.CONSUMED_SAMPLES] * sequence
-        return {metric: value for metric, value in derived.items() if metric not in line.values}
+            batch = values.get(catalog.GLOBAL_BATCH_SIZE, self._arguments.get("global_batch_size"))
+            if batch is not None and step_ms > 0:
+                values.setdefault(catalog.TOKENS_PER_SEC, batch * sequence / (step_ms / 1000))
+            if catalog.CONSUMED_SAMPLES in values:
+                values.setdefault(catalog.CONSUMED_TOKENS, values[catalog.CONSUMED_SAMPLES] * sequence)
 
     def _settings(self, reading: Reading) -> list[Record]:
         new = {name: value for name, value in reading.settings.items() if name not in self._arguments}
@@ -355,11 +353,8 @@ def _equal(one: Number | None, other: Number | None) -> bool:
     return one == other or (one is not None and other is not None and math.isnan(one) and math.isnan(other))
 
 
-def _corrected(
-    printed: Mapping[Metric, Number], silent_nan: bool, covered: int | None, repeated: _Interval | None
-) -> dict[Metric, Number]:
-    """The printed values without what was printed before, and with the loss that was not printed."""
-    values = dict(printed)
+def _correct(values: dict[Metric, Number], silent_nan: bool, covered: int | None, repeated: _Interval | None) -> None:
+    """Take out of printed values what was printed before, and put in the loss that was not printed."""
     skipped = int(values.get(catalog.SKIPPED_ITERS, 0))
     if repeated and skipped:
         values[catalog.SKIPPED_ITERS] = max(0, skipped - repeated.skipped)
@@ -369,4 +364,3 @@ def _corrected(
             del values[catalog.LOSS]
     elif silent_nan:
         values.setdefault(catalog.LOSS, math.nan)
-    return values

@@ -7,7 +7,8 @@ What launchers, loggers and viewers put in front is taken off: it tells which pr
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timezone
+from functools import lru_cache
 from typing import NamedTuple
 
 LONGEST = 65_536
@@ -16,7 +17,7 @@ LONGEST = 65_536
 _STAMP = r"(?:\d{4}-\d\d-\d\d[ T]|\d{8}[ ])\d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?"
 _LEVEL = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|[DIWE])"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_DATE = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
+_DATE = re.compile(r"(\d{4}-?\d\d-?\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
 _PREFIX = re.compile(
     rf"""\s*(?:
     (?P<source>
@@ -125,11 +126,21 @@ def moment(stamp: str) -> tuple[float | None, bool]:
     match = _DATE.search(stamp)
     if match is None:
         return None, False
-    year, month, day, hour, fraction = match.groups()
-    try:
-        date = datetime.fromisoformat(f"{year}-{month}-{day} {hour}+00:00")
-    except ValueError:
+    date, hour, minute, second, fraction = match.groups()
+    midnight = _midnight(date)
+    if midnight is None or hour > "23" or minute > "59" or second > "59":
         return None, False
+    seconds = midnight + 3600 * int(hour) + 60 * int(minute) + int(second)
     if fraction is None:
-        return date.timestamp(), False
-    return date.timestamp() + float(f"0.{fraction}"), len(fraction) == 6
+        return seconds, False
+    return seconds + float(f"0.{fraction}"), len(fraction) == 6
+
+
+@lru_cache(maxsize=8)
+def _midnight(date: str) -> float | None:
+    """Seconds at the beginning of a day; None if there is no such day."""
+    digits = date.replace("-", "")
+    try:
+        return datetime(int(digits[:4]), int(digits[4:6]), int(digits[6:]), tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return None

@@ -16,13 +16,12 @@ from .. import catalog
 from ..catalog import Metric
 from ..records import LineCounts, Record, Summary
 from . import common
+from .forms import Forms, Told
 from .history import History
 from .lines import Line, Splitter, read_line
 from .readings import Layout, Reading, Scan, State
 from .table import Family, TrainingLine
-
-NARROWEST = 80
-"""Columns of the narrowest terminal: a shorter line was not wrapped here."""
+from .words import DIGITS, NARROWEST, Words
 
 PATIENCE = 1000
 """Lines that the beginning of a record waits for its end; more ranks hardly print in between."""
@@ -41,6 +40,9 @@ LONGEST_RECORD = 16_384
 
 UNREAD_LIMIT = 32
 """Unread keys that are named."""
+
+WITHOUT_RESULT = ("run", "phase", "start", "end")
+"""Kinds of records whose lines report no result."""
 
 _LOSS = re.compile(r"loss\W{1,4}[-+]?\d+\.?\d*", re.IGNORECASE)
 
@@ -70,14 +72,14 @@ class LogReader:
         self._splitter = Splitter()
         self._history = History()
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
-        self._long: deque[str] = deque(maxlen=LOOK_BACK)
-        self._halves: dict[str, list[tuple[str, str]]] = {}
-        """Words that a line end may have cut, by the last character of the first half."""
+        self._long: deque[bytes] = deque(maxlen=LOOK_BACK)
         self._awaited: tuple[str, ...] = ()
         """Second halves of words that one of the long lines may have begun."""
         self._alert_until = 0
         """Number of the line up to which they may come."""
         self._unknown = 0
+        self._stamped = False
+        """Whether training lines have stamps: the one of a line without may be on a long line before."""
         self._ends: frozenset[str] = frozenset()
         self._number = 0
         self._records = self._recognized = self._results = 0
@@ -102,13 +104,8 @@ class LogReader:
         others.update({id(layout): layout for layout in common.LAYOUTS})
         self._others = tuple(others.values())
         layouts: list[Layout] = [*(layout for layout, _ in self._training), *self._others]
-        words = list(dict.fromkeys(word for layout in layouts for word in layout.words))
-        self._words = tuple(word for word in words if not any(other in word for other in words if other != word))
-        self._halves.clear()
-        for word in self._words:
-            for end in range(1, len(word)):
-                self._halves.setdefault(word[end - 1], []).append((word[:end], word[end:]))
-        self._firsts = {last: tuple(first for first, _ in halves) for last, halves in self._halves.items()}
+        self._forms = Forms()
+        self._words = Words(word for layout in layouts for word in layout.words)
 
     @property
     def counts(self) -> LineCounts:
@@ -147,17 +144,32 @@ class LogReader:
         records: list[Record] = []
         for raw in self._splitter.feed(data):
             self._number += 1
-            if not self._waiting:
-                text = raw.decode("latin-1")  # to search bytes takes six times as long; the words are ASCII
-                for word in self._words:
-                    if word in text:
-                        break
-                else:
-                    if self._alert_until < self._number or not any(half in text for half in self._awaited):
-                        self._skip_unknown(text)
-                        continue
-            records += self._read(raw)
+            if self._waiting:
+                records += self._read(raw)
+                continue
+            shape = raw.translate(None, DIGITS)
+            if len(raw) <= self._words.noise.get(shape, 0) and self._alert_until < self._number:
+                self._unknown += 1
+                if len(raw) > NARROWEST:
+                    self._long.append(raw)
+            elif raw.isspace():
+                self._skip_unknown(raw)
+            elif not self._is_worth_a_look(raw, shape.decode("latin-1")):
+                self._skip_unknown(raw)
+                if not shape.isspace() and (self._unlike or b"loss" not in shape):
+                    self._words.learn_noise(shape)
+            elif (told := self._forms.read(raw)) and (told.stamp or not (self._stamped and self._long)):
+                records += self._tell_line(told)
+            else:
+                records += self._read(raw)
         return records
+
+    def _is_worth_a_look(self, raw: bytes, shape: str) -> bool:
+        """Whether a line has a word of a layout, or the rest of one."""
+        text = raw.decode("latin-1")  # to search bytes takes six times as long; the words are ASCII
+        if self._words.has_core(shape) and (self._words.has_word(text) or self._words.has_rest(text, self._long)):
+            return True
+        return self._number <= self._alert_until and any(half in text for half in self._awaited)
 
     def settle(self) -> list[Record]:
         """Records that only wait for what may follow. For whoever follows a log in which nothing moves."""
@@ -177,14 +189,12 @@ class LogReader:
             records += self._finish(self._waiting.popitem(last=False)[1])
         return records
 
-    def _skip_unknown(self, text: str) -> None:
+    def _skip_unknown(self, raw: bytes) -> None:
+        text = raw.decode("latin-1")
         if len(text) > NARROWEST:
-            self._long.append(text)
-            text = text.rstrip("\r\n")
-            if text.endswith(self._firsts.get(text[-1:], ())):
-                halves = self._halves[text[-1]]
-                self._awaited = tuple(second for first, second in halves if text.endswith(first))
-                self._alert_until = self._number + LOOK_BACK
+            self._long.append(raw)
+            if awaited := self._words.awaited(text.rstrip("\r\n")):
+                self._awaited, self._alert_until = awaited, self._number + LOOK_BACK
         elif not text or text.isspace():
             self._skipped["empty"] += 1
             return
@@ -209,12 +219,16 @@ class LogReader:
             self._unknown -= 1
             line, found, lines = before[0], before[1], 2
         if found is None:
-            self._skip_unknown(raw.decode("latin-1"))
+            self._skip_unknown(raw)
             if line.width >= NARROWEST and self._begins(line.text[-SEAM:]):
                 self._awaited, self._alert_until = ("",), self._number + LOOK_BACK
             return records
         waiting = _Waiting(line=line, layout=found[0], scan=found[1], lines=lines, since=self._number)
-        return records + self._finish_or_wait(waiting, cut=cut)
+        records += self._finish_or_wait(waiting, cut=cut)
+        layout, scan = found
+        if lines == 1 and isinstance(layout, TrainingLine) and self._family and not self._family.companion:
+            self._forms.learn(raw, line, layout, scan)
+        return records
 
     def _begins(self, end: str) -> bool:
         """Whether the end of a line has the word of a training line, whose head is not all there."""
@@ -222,14 +236,14 @@ class LogReader:
 
     def _lost_beginning(self, line: Line, alone: _Found | None) -> tuple[Line, _Found] | None:
         """A line together with an unknown one that holds its head, or its time; takes that out of the unknown."""
-        for text in reversed(self._long):
-            before = read_line(text.encode("latin-1"))
+        for raw in reversed(self._long):
+            before = read_line(raw)
             if line.source not in (before.source, ""):
                 continue
             together = before._replace(text=before.text + line.text, width=line.width)
             found = self._scan(together.text)
             if found and _begins_in(before, together, found[1]) and _is_better(found[1], alone, before):
-                self._long.remove(text)
+                self._long.remove(raw)
                 return together, found
         return None
 
@@ -278,7 +292,7 @@ class LogReader:
         scan = waiting.scan
         records = []
         if scan.done:
-            records = self._tell(scan.done, waiting)
+            records = self._tell(scan.done, waiting.line.source, waiting.line.stamp)
         if cut and scan.state <= State.ENDED:
             scan = scan._replace(state=State.OPEN)
         waiting = waiting._replace(scan=scan)
@@ -307,13 +321,25 @@ class LogReader:
         readings = scan.readings
         if isinstance(waiting.layout, TrainingLine):
             readings = self._recognize(waiting.layout, readings)
+            self._stamped = self._stamped or bool(waiting.line.stamp)
             self._learn(scan)
-        records = self._tell(readings, waiting)
-        if scan.done or any(record.kind not in ("run", "phase", "start", "end") for record in records):
-            self._records += waiting.lines
-        else:
-            self._recognized += waiting.lines
+        records = self._tell(readings, waiting.line.source, waiting.line.stamp)
+        self._count(
+            waiting.lines, results=bool(scan.done) or any(record.kind not in WITHOUT_RESULT for record in records)
+        )
         return records
+
+    def _tell_line(self, told: Told) -> list[Record]:
+        """Records of a training line that was read by its form."""
+        records = self._tell((told.reading,), told.source, told.stamp)
+        self._count(1, results=bool(records))
+        return records
+
+    def _count(self, lines: int, *, results: bool) -> None:
+        if results:
+            self._records += lines
+        else:
+            self._recognized += lines
 
     def _recognize(self, layout: TrainingLine, readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
         """Whose log it is from this line on, and what counts of the line: nothing that a companion has told."""
@@ -334,10 +360,10 @@ class LogReader:
         if len(self._unread) < UNREAD_LIMIT:
             self._unread.update(dict.fromkeys(scan.unread[:UNREAD_LIMIT]))
 
-    def _tell(self, readings: Iterable[Reading], waiting: _Waiting) -> list[Record]:
+    def _tell(self, readings: Iterable[Reading], source: str, stamp: str) -> list[Record]:
         records: list[Record] = []
         for reading in readings:
-            records += self._history.take(reading, waiting.line.source, waiting.line.stamp)
+            records += self._history.take(reading, source, stamp)
         for record in records:
             if record.kind == "train":
                 self._results += 1

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from dataclasses import field as dataclass_field
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import NamedTuple
 
 from .. import catalog
 from ..catalog import Metric
@@ -79,23 +76,11 @@ class Values:
             into.setdefault(field.metric, value if field.factor == 1 else value * field.factor)
 
 
-class _Mould(NamedTuple):
-    """The form of the lines of a log, learned from one of them: the next ones are read in a tenth of the time."""
-
-    pattern: re.Pattern[str]
-    """A line behind its head, with a group for each value."""
-    fields: tuple[Field | None, ...]
-    last: bool
-    last_key: str
-    unread: tuple[str, ...]
-
-
-MOULDS = 4
-"""Forms that are remembered: with and without a loss, of this run and the one before."""
-
-_PART = re.compile(r"(.*?[:=\s])\s*(\S+)\s*", re.ASCII)
-_VALUE = r"\s*(\d{1,18}|[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?|nan|NAN|NaN|[-+]?(?:inf|INF|Inf))\s*"
-"""What `number` reads, as far as it is common."""
+_COUNTERS = {
+    "iteration": Field(metric=catalog.ITERATION, keys=("iteration",)),
+    "target": Field(metric=catalog.TARGET_ITERATION, keys=("target",)),
+}
+"""Groups of a head."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +112,6 @@ class TrainingLine:
     joint: str = ""
     rounded: bool = False
     """Whether the iteration is rounded, so that lines in a row have the same one."""
-    _moulds: deque[_Mould] = dataclass_field(default_factory=lambda: deque(maxlen=MOULDS), init=False, compare=False)
 
     @cached_property
     def _by_key(self) -> dict[str, Field]:
@@ -150,22 +134,17 @@ class TrainingLine:
     def _one(
         self, text: str, begin: int, head: re.Match[str], end: int, ends: frozenset[str], done: tuple[Reading, ...] = ()
     ) -> Scan:
-        for mould in self._moulds:
-            if mould.last_key in ends and (match := mould.pattern.fullmatch(text, head.end(), end)):
-                return self._cast(text, begin, head, mould, match, done)
-        stop = self.until or self.end
-        over = text.find(stop, head.end(), end) if stop else -1
-        body = text[head.end() : end if over < 0 else over + len(self.end)]
+        body, over = self._body(text, head.end(), end)
         pairs, tail = self._pairs(body)
         values = Values()
-        fields: list[Field | None] = []
+        if target := head.groupdict().get("target"):
+            values.plain[catalog.TARGET_ITERATION] = int(target)
         unread: list[str] = []
         strange = extent = 0
-        for printed_key, printed in pairs:
+        for at, (printed_key, printed) in enumerate(pairs, 1):
             field = self._by_key.get(squeezed(printed_key))
             value = number(printed.strip()) if field is None else field.read(printed.strip())
-            fields.append(field)
-            whole = self.closed or len(fields) < len(pairs)  # else its value may go on
+            whole = self.closed or at < len(pairs)  # else its value may go on
             extent += 0 if value is None else len(printed_key) + len(printed.strip())
             if value is None and whole and (field is not None or not printed.strip()[:1].isdigit()):
                 strange += 1  # an unknown key may have a value in any unit
@@ -187,8 +166,6 @@ class TrainingLine:
             state = State.WHOLE if known_end else State.ENOUGH
         elif catalog.LOSS in values.plain and not tail.strip() and (known_end or last_key not in ends):
             state = State.WHOLE if known_end else State.ENDED
-        if state == State.WHOLE and not strange and over < 0:
-            self._learn(body, fields, last, key, tuple(unread))
         return Scan(
             state=state,
             readings=(self._reading(text, begin, head, values, last),),
@@ -201,10 +178,7 @@ class TrainingLine:
         )
 
     def _reading(self, text: str, begin: int, head: re.Match[str], values: Values, last: bool) -> Reading:
-        counters = head.groupdict()
-        if target := counters.get("target"):
-            values.plain[catalog.TARGET_ITERATION] = int(target)
-        iteration = counters.get("iteration") or values.plain.pop(catalog.ITERATION, None)
+        iteration = head.groupdict().get("iteration") or values.plain.pop(catalog.ITERATION, None)
         return Reading(
             kind="train",
             iteration=None if iteration is None else int(iteration),
@@ -216,48 +190,26 @@ class TrainingLine:
             rounded=self.rounded,
         )
 
-    def _learn(self, body: str, fields: list[Field | None], last: bool, last_key: str, unread: tuple[str, ...]) -> None:
-        """Remember the form of a line, if each of its parts is a key and a plain number."""
-        parts = [_PART.fullmatch(part) for part in body.split(self.separator)[:-1]]
-        plain = [part for part in parts if part is not None and number(part[2]) is not None]
-        metrics = [field.metric for field in fields if field is not None and field.metric is not None]
-        simple = self.pair is None and self.closed and len(plain) == len(parts) == len(fields)
-        if (
-            simple
-            and len(set(metrics)) == len(metrics)
-            and all(field is None or field.read is number for field in fields)
-        ):
-            form = "".join(re.escape(part[1].rstrip()) + _VALUE + re.escape(self.separator) for part in plain)
-            pattern = re.compile(form + r"\s*", re.ASCII)
-            self._moulds.appendleft(
-                _Mould(pattern=pattern, fields=tuple(fields), last=last, last_key=last_key, unread=unread)
-            )
+    def places(self, text: str) -> list[tuple[Field | None, int, int]]:
+        """The fields of a text with one training line, from left to right, with where their values begin and end."""
+        head = self.head.search(text)
+        if head is None:
+            return []
+        found: list[tuple[Field | None, int, int]] = [
+            (_COUNTERS[name], *head.span(name)) for name in head.groupdict() if head[name]
+        ]
+        at = head.end()
+        for key, printed in self._pairs(self._body(text, at, len(text))[0])[0]:
+            begin = text.index(printed.strip(), text.index(key, at) + len(key))
+            at = begin + len(printed.strip())
+            found.append((self._by_key.get(squeezed(key)), begin, at))
+        return sorted(found, key=lambda place: place[1])
 
-    def _cast(
-        self, text: str, begin: int, head: re.Match[str], mould: _Mould, match: re.Match[str], done: tuple[Reading, ...]
-    ) -> Scan:
-        """A line that fits a mould. Written out, since most of the time of a log is spent here."""
-        values = Values()
-        plain = values.plain
-        for field, printed in zip(mould.fields, match.groups(), strict=True):
-            if field is None or (metric := field.metric) is None:
-                continue
-            value = int(printed) if printed.isdigit() else float(printed)
-            if field.factor != 1:
-                value *= field.factor
-            if field.per_gpu or field.cumulative:
-                (values.per_gpu if field.per_gpu else values.cumulative)[metric] = value
-            else:
-                plain[metric] = value
-        return Scan(
-            state=State.WHOLE,
-            readings=(self._reading(text, begin, head, values, mould.last),),
-            progress=len(mould.fields),
-            begin=head.start(),
-            done=done,
-            last_key=mould.last_key,
-            unread=mould.unread,
-        )
+    def _body(self, text: str, begin: int, end: int) -> tuple[str, int]:
+        """What is behind a head, and where something else follows; -1 if nothing does."""
+        stop = self.until or self.end
+        over = text.find(stop, begin, end) if stop else -1
+        return text[begin : end if over < 0 else over + len(self.end)], over
 
     def _pairs(self, body: str) -> tuple[list[tuple[str, str]], str]:
         """Keys and values as printed, and what is left behind the last separator."""

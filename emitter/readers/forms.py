@@ -1,0 +1,163 @@
+"""Training lines of one log are alike: forms, learned from the first ones, read the next ones in a tenth of the time.
+
+A form is a line in which digits and signs may be others, and blanks more or fewer. What its layout found in the one
+line stands at the same places of the other, so that a line is read as its layout would read it, by one match.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from .. import catalog
+from ..catalog import Metric
+from .lines import Line
+from .readings import Number, Reading, Scan, State
+from .table import Field, TrainingLine, number
+
+FORMS = 8
+"""Forms that are remembered: with and without a loss, with other exponents, of this run and the one before."""
+
+LEARNED = 64
+"""Forms that are learned in all: a log whose lines are never alike costs no more than it must."""
+
+SOURCES = 4096
+"""Beginnings of lines, which tell the source, that are remembered for each form."""
+
+_DIGIT = re.compile(r"\d", re.ASCII)
+_DIGITS = re.compile(r"\d+", re.ASCII)
+_BLANKS = re.compile(r"(?:\\ )+")
+
+_Convert = Callable[[str], Number]
+
+
+class _UnreadableError(Exception):
+    """A value that its field cannot read."""
+
+
+class Told(NamedTuple):
+    """What a line said, who printed it, and when."""
+
+    reading: Reading
+    source: str
+    stamp: str
+
+
+class _Form(NamedTuple):
+    pattern: re.Pattern[str]
+    """A line from its stamp, or else its head, to its end. A group is the stamp, the next ones are values."""
+    columns: tuple[tuple[Metric, _Convert], ...]
+    like: Reading
+    """What is the same in each of them; of `per_gpu` and `cumulative` the metrics are."""
+    sources: dict[str, str]
+    """Beginnings of lines, in front of that, with what the launcher says there."""
+
+    def read(self, text: str) -> Told | None:
+        match = self.pattern.search(text)
+        if match is None or (source := self.sources.get(text[: match.start()])) is None:
+            return None
+        stamp, *printed = match.groups()
+        try:
+            values = {metric: convert(value) for (metric, convert), value in zip(self.columns, printed, strict=True)}
+        except _UnreadableError:
+            return None
+        like = self.like
+        reading = Reading(
+            kind=like.kind,
+            iteration=int(values.pop(catalog.ITERATION)),
+            values=values,
+            per_gpu={metric: values.pop(metric) for metric in like.per_gpu},
+            cumulative={metric: values.pop(metric) for metric in like.cumulative},
+            silent_nan=like.silent_nan,
+            rounded=like.rounded,
+        )
+        return Told(reading, source, stamp)
+
+
+class Forms:
+    """The forms of one log."""
+
+    def __init__(self) -> None:
+        self._forms: deque[_Form] = deque(maxlen=FORMS)
+        self._left = LEARNED
+
+    def read(self, raw: bytes) -> Told | None:
+        """What a line says; None if it is of no known form."""
+        text = raw.decode("latin-1")
+        for form in self._forms:
+            if told := form.read(text):
+                return told
+        return None
+
+    def learn(self, raw: bytes, line: Line, layout: TrainingLine, scan: Scan) -> None:
+        """Remember the form of a line that has been read in full, if reading it again by that finds the same."""
+        text = raw.decode("latin-1").rstrip("\r\n")
+        if not text.endswith(line.text) or not raw.isascii():
+            return
+        head = len(text) - len(line.text) + scan.begin
+        whole = scan.state == State.WHOLE and not scan.strange and not scan.done
+        if not whole or line.text[: scan.begin].strip() or not self._left:
+            return
+        stamped = text.rfind(line.stamp, 0, head) if line.stamp else head
+        for form in self._forms:
+            if (match := form.pattern.search(text)) and match.start() == stamped:
+                if len(form.sources) < SOURCES:
+                    form.sources[text[:stamped]] = line.source
+                return
+        self._left -= 1
+        columns, pattern = _columns(layout, text[head:])
+        stamp = _DIGIT.sub(r"\\d", re.escape(line.stamp))
+        between = re.escape(text[stamped + len(line.stamp) : head])
+        form = _Form(
+            pattern=re.compile(f"({stamp}){between}{pattern}", re.ASCII),
+            columns=columns,
+            like=scan.readings[0],
+            sources={text[:stamped]: line.source},
+        )
+        metrics = [metric for metric, _ in columns]
+        told = form.read(text) if catalog.ITERATION in metrics and len(set(metrics)) == len(metrics) else None
+        if told is not None and repr(told.reading) == repr(scan.readings[0]):
+            self._forms.appendleft(form)
+
+
+def _columns(layout: TrainingLine, text: str) -> tuple[tuple[tuple[Metric, _Convert], ...], str]:
+    """What the groups of a pattern are, and the pattern of lines that differ from this one in numbers alone."""
+    columns = []
+    pattern = ""
+    at = 0
+    for field, begin, end in layout.places(text):
+        printed = text[begin:end]
+        value = _like(printed)
+        if field is not None and field.metric is not None:
+            columns.append((field.metric, _converter(field, printed)))
+            value = f"({value})"
+        pattern += _fixed(text[at:begin]) + value
+        at = end
+    return tuple(columns), pattern + _fixed(text[at:].rstrip()) + r"\s*\Z"
+
+
+def _converter(field: Field, printed: str) -> _Convert:
+    """From a printed value to the metric's, for values that differ from this one in digits and signs."""
+    plain = int if isinstance(number(printed), int) else float
+    if field.read is number and field.factor == 1:
+        return plain
+
+    def convert(text: str) -> Number:
+        value = plain(text) if field.read is number else field.read(text)
+        if value is None:
+            raise _UnreadableError
+        return value if field.factor == 1 else value * field.factor
+
+    return convert
+
+
+def _like(printed: str) -> str:
+    """Pattern of what differs from a value in digits and signs alone."""
+    return _DIGITS.sub(r"\\d{1,18}", _fixed(printed).replace(r"\-", "[-+]").replace(r"\+", "[-+]"))
+
+
+def _fixed(text: str) -> str:
+    """Pattern of a text, whose blanks may be more or fewer."""
+    return _BLANKS.sub(" +", re.escape(text))

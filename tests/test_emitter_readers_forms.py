@@ -1,0 +1,139 @@
+"""What is known by its form, a training line or noise, is read as it would be without."""
+
+from __future__ import annotations
+
+import random
+import re
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emitter.readers import FAMILIES, common, forms, reader, words
+from emitter.readers.forms import FORMS
+from emitter.records import Summary
+
+EXAMPLES = {family.name: family.example for family in FAMILIES}
+DIGIT = re.compile(r"\d(?=[\d.]*(?: [|/]|\||,|$))")
+"""Digits of values, seldom of stamps."""
+
+NOISE = (
+    "node7:8760:9309 [0] NCCL INFO comm 0x14da8c001060 rank 15 nranks 16 cudaDev 0 busId 1a000 - Init COMPLETE, a long",
+    "WARNING:root:a warning that nobody needs to see is printed by every rank, again and again, until it is ite",
+    "some words in front of a line, so many that it is just as wide as the terminal on which it was printed: iterat",
+    "> building indices for the data set ...",
+    "my loss = 0.25 in generation 7",
+    "",
+    "   ",
+    "123",
+    "ion      300/    9000 | lm loss: 1.0 |",
+    "time (ms) | forward-compute: 143.50 | backward-compute: 395.25 | optimizer: 85.75 | batch-generator: 2.50",
+    "[2031-05-06 07:00:31.000001] saving checkpoint at iteration      30 to /data/c in torch_dist format",
+)
+
+
+def outcome(text: str, size: int) -> tuple[list[str], Summary]:
+    """Records as text, and the summary, of a log that came in pieces."""
+    log = reader()
+    data = text.encode()
+    records = [record for at in range(0, len(data), size) for record in log.feed(data[at : at + size])]
+    records += log.close()
+    assert log.counts.total == len(data.splitlines())
+    return [repr(record) for record in records], log.summary
+
+
+def outcome_without_forms(text: str, size: int) -> tuple[list[str], Summary]:
+    """The same where each line is read as if it were the first one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forms, "LEARNED", 0)
+        patch.setattr(words, "LONGEST_SHAPE", -1)
+        return outcome(text, size)
+
+
+def changed(order: random.Random, line: str, share: float) -> str:
+    """A line with other digits, signs and blanks, seldom with another value or one key less."""
+    line = DIGIT.sub(lambda match: str(order.randrange(10)) if order.random() < share else match.group(), line)
+    kind = order.randrange(12)
+    if kind == 0:
+        return line.replace(" ", "  ", order.randrange(9))
+    if kind == 1:
+        return re.sub(r"loss: \S+", f"loss: {order.choice(('nan', 'inf', '-1.5', '1', '7e-05', '-', ''))}", line)
+    if kind == 2:
+        return re.sub(r"\| grad norm[^|]*", "", line)
+    if kind == 3:
+        return line.replace("E+", "E-")
+    if kind == 4:
+        return line[: order.randrange(len(line))]
+    return line
+
+
+@settings(max_examples=200)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(sorted(EXAMPLES)),
+    st.sampled_from(("", "0: ", "[default7]:", "INFO [2031-02-03 04:05:06] >> ")),
+    st.sampled_from((0, 0, 90, 130)),
+    st.sampled_from((0.0, 0.3, 1.0)),
+)
+def test_forms_change_nothing(seed: int, name: str, prefix: str, width: int, share: float) -> None:
+    """Lines that are read by a form learned from others give the same records and counts as on their own."""
+    order = random.Random(seed)
+    lines = [changed(order, EXAMPLES[name], share) for _ in range(12)]
+    lines = [prefix.replace("0", str(order.randrange(3))) + line for line in lines]
+    lines += [DIGIT.sub(str(order.randrange(10)), order.choice(NOISE)) for _ in range(30)]
+    order.shuffle(lines)
+    if width:
+        lines = [line[at : at + width] for line in lines for at in range(0, len(line) or 1, width)]
+    text = "".join(f"{line}\n" for line in lines)
+    size = order.choice((7, 300, 10_000))
+    assert outcome(text, size) == outcome_without_forms(text, size)
+
+
+@pytest.mark.parametrize("name", ["megatron", "megatron-deepspeed", "argonne", "mindspeed", "primus", "gpt-neox"])
+def test_most_lines_are_read_by_a_form(name: str) -> None:
+    """Of a log whose lines differ in numbers alone, all but the first few are read by the form of those."""
+    log = reader()
+    example = EXAMPLES[name]
+    read = []
+    for step in range(1, 9):
+        line = re.sub(r"(iteration[ =]+)\d+/", rf"\g<1>{step:8d}/", example)
+        read.append(log._forms.read(line.encode()) is not None)
+        log.feed(f"{line}\n".encode())
+    assert read[-5:] == [True] * 5
+
+
+def test_words_have_no_digits() -> None:
+    """No word of a layout has a digit, since noise is known by what it is without them."""
+    layouts = [layout for family in FAMILIES for layout in (*family.training, *family.others)] + [*common.LAYOUTS]
+    assert [word for layout in layouts for word in layout.words if re.search(r"\d", word)] == []
+
+
+def test_forms_are_bounded() -> None:
+    """A log whose lines are never alike, of ever new noise, ends in no more than so many forms."""
+    log = reader("megatron")
+    for step in range(1, 300):
+        key = "".join(chr(97 + int(digit)) for digit in str(step))
+        line = EXAMPLES["megatron"].replace("120/", f"{step}/").replace("| lm loss", f"| key {key}: 1.0 | lm loss")
+        log.feed(f"{line}\nsome noise {key}\n".encode())
+    assert log.summary.results == 299
+    assert len(log._forms._forms) == FORMS
+
+
+def memory(lines: int) -> int:
+    """Peak of the memory that reading a log of so many lines takes, one in ten of them a training line."""
+    order = random.Random(3)
+    log = reader()
+    tracemalloc.start()
+    for step in range(1, lines // 10 + 1):
+        noise = "".join(f"{NOISE[0]} {order.getrandbits(64):x}\n" for _ in range(9))
+        log.feed((EXAMPLES["megatron"].replace("120/", f"{step}/") + "\n" + noise).encode())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_memory_does_not_depend_on_the_length() -> None:
+    """Four times the lines take no more memory, once what is remembered is as large as it gets."""
+    short, long = memory(25_000), memory(100_000)
+    assert long < short * 1.05
