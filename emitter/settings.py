@@ -63,6 +63,12 @@ class Settings:
         if not self.exporter:
             raise ValueError("emitter.settings: exporter must name a destination (got none). Write 'otlp'.")
 
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """What is exported, in OpenTelemetry's words: `metrics`, `traces`, `logs` or some of them."""
+        on = {"metrics": self.metrics_enabled, "traces": self.traces_enabled, "logs": self.logs_enabled}
+        return tuple(signal for signal, enabled in on.items() if enabled)
+
 
 class _WrongError(Exception):
     """A value cannot be read; the message is what must hold, what came and what to do."""

@@ -117,10 +117,12 @@ def enable(groups: frozenset[str], tracer: Tracer) -> None:
         _groups = groups
 
 
-def disable() -> None:
-    """Turn every group off; spans that are open end as they would."""
+def disable(tracer: Tracer | None = None) -> None:
+    """Turn every group off, unless they are on for another than this tracer; spans that are open end as they would."""
     global _groups, _tracer
     with _lock:
+        if tracer is not None and tracer is not _tracer:
+            return
         _groups = frozenset()
         _tracer = None
 

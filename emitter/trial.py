@@ -61,11 +61,10 @@ def ways(to: tuple[str, ...], settings: Settings, environ: Mapping[str, str]) ->
 
     Raises: ValueError if the environment asks for a protocol that is none.
     """
-    on = {"metrics": settings.metrics_enabled, "traces": settings.traces_enabled, "logs": settings.logs_enabled}
     found = []
     for text in to:
         where = destination(text)
-        for signal in (signal for signal, enabled in on.items() if enabled):
+        for signal in settings.signals:
             if isinstance(where, Scrape):
                 if signal == "metrics":
                     url = f"http://{_reachable(where.host)}:{where.port}/metrics"

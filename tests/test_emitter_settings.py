@@ -288,3 +288,10 @@ def test_every_setting_is_explained() -> None:
     assert ("exporter", "otlp:http://c:4318/,scrape:127.0.0.1:9464,otlp", "MEGATRON_OTEL_EXPORTER") in rows
     assert "hunter2" not in repr(rows) + repr(settings)
     assert explain(Settings())[0] == ("enabled", "0", "default")
+
+
+def test_the_signals_that_are_on() -> None:
+    """OpenTelemetry's words for what is exported, metrics first."""
+    assert Settings().signals == ("metrics", "traces")
+    assert Settings(traces_enabled=False, logs_enabled=True).signals == ("metrics", "logs")
+    assert Settings(traces_enabled=False, metrics_enabled=False).signals == ()

@@ -172,6 +172,14 @@ def test_turning_off(traced: Traced) -> None:
     assert traced.names() == ["open"]
 
 
+def test_turning_off_for_one_tracer(traced: Traced) -> None:
+    """`disable` with a tracer leaves the spans of a later run alone."""
+    spans.disable(Traced().tracer)
+    assert is_span_group_enabled("step")
+    spans.disable(traced.tracer)
+    assert not is_span_group_enabled("step")
+
+
 def test_an_ungated_span(traced: Traced) -> None:
     """`span_cm` asks for no group; the tracer may be given, as Megatron-LM's call sites do."""
     other = Traced()
