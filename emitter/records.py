@@ -53,6 +53,17 @@ class Record:
             raise ValueError(f"emitter.records: a phase is one of {', '.join(PHASES)} (got {self.phase!r}).")
 
 
+def training_result(
+    values: Mapping[Metric, int | float], attempt: int, stamp_s: float | None, length_s: float | None
+) -> Record:
+    """A record of kind and phase `train`, made in a third of the time: a log has a million, and nothing to check."""
+    record = object.__new__(Record)
+    record.__dict__.update(
+        kind="train", values=values, series={}, attempt=attempt, phase="train", stamp_s=stamp_s, length_s=length_s
+    )
+    return record
+
+
 @dataclass(frozen=True, kw_only=True)
 class LineCounts:
     """What became of the physical lines of a log; each is counted once."""

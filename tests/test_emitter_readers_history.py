@@ -10,7 +10,7 @@ import pytest
 from emitter import catalog
 from emitter.readers.history import History
 from emitter.readers.readings import Reading
-from emitter.records import Record
+from emitter.records import Record, training_result
 
 TARGET = {catalog.TARGET_ITERATION: 90}
 
@@ -156,6 +156,14 @@ def test_length_of_a_checkpoint(begin: str, seconds: float | None) -> None:
     assert done.values.get(catalog.CHECKPOINT_SAVE_DURATION) == seconds
     assert done.values[catalog.CHECKPOINT_LAST_ITERATION] == 5
     assert (catalog.CHECKPOINT_SAVE_DURATION in timed.values) == (seconds is None)
+
+
+def test_a_training_result_is_a_record() -> None:
+    """A record that is made without checks is the one that is made with them."""
+    values = {catalog.ITERATION: 5, catalog.LOSS: 2.5}
+    made = Record(kind="train", values=values, attempt=2, phase="train", stamp_s=7.5, length_s=1.25)
+    quick = training_result(values, 2, 7.5, 1.25)
+    assert (quick, repr(quick), vars(quick)) == (made, repr(made), vars(made))
 
 
 def test_memory_is_bounded() -> None:

@@ -1,7 +1,7 @@
 """Training lines of one log are alike: forms, learned from the first ones, read the next ones in a tenth of the time.
 
-A form is a line in which digits and signs may be others, and blanks more or fewer. What its layout found in the one
-line stands at the same places of the other, so that a line is read as its layout would read it, by one match.
+A form is a line in which digits and signs may be others, and the blanks in front of a value more or fewer. What its
+layout found in the one line stands at the same places of the other, so that one match reads it as its layout would.
 """
 
 from __future__ import annotations
@@ -28,21 +28,15 @@ SOURCES = 4096
 
 _DIGIT = re.compile(r"\d", re.ASCII)
 _DIGITS = re.compile(r"\d+", re.ASCII)
-_BLANKS = re.compile(r"(?:\\ )+")
+
+Told = tuple[Reading, str]
+"""What a line said, and who printed it."""
 
 _Convert = Callable[[str], Number]
 
 
 class _UnreadableError(Exception):
     """A value that its field cannot read."""
-
-
-class Told(NamedTuple):
-    """What a line said, who printed it, and when."""
-
-    reading: Reading
-    source: str
-    stamp: str
 
 
 class _Form(NamedTuple):
@@ -68,12 +62,15 @@ class _Form(NamedTuple):
             kind=like.kind,
             iteration=int(values.pop(catalog.ITERATION)),
             values=values,
-            per_gpu={metric: values.pop(metric) for metric in like.per_gpu},
-            cumulative={metric: values.pop(metric) for metric in like.cumulative},
+            per_gpu={metric: values.pop(metric) for metric in like.per_gpu} if like.per_gpu else like.per_gpu,
+            stamp=stamp,
+            cumulative={metric: values.pop(metric) for metric in like.cumulative}
+            if like.cumulative
+            else like.cumulative,
             silent_nan=like.silent_nan,
             rounded=like.rounded,
         )
-        return Told(reading, source, stamp)
+        return reading, source
 
 
 class Forms:
@@ -118,7 +115,7 @@ class Forms:
         )
         metrics = [metric for metric, _ in columns]
         told = form.read(text) if catalog.ITERATION in metrics and len(set(metrics)) == len(metrics) else None
-        if told is not None and repr(told.reading) == repr(scan.readings[0]):
+        if told and repr(told[0]) == repr(scan.readings[0]._replace(stamp=line.stamp)):
             self._forms.appendleft(form)
 
 
@@ -133,9 +130,9 @@ def _columns(layout: TrainingLine, text: str) -> tuple[tuple[tuple[Metric, _Conv
         if field is not None and field.metric is not None:
             columns.append((field.metric, _converter(field, printed)))
             value = f"({value})"
-        pattern += _fixed(text[at:begin]) + value
+        pattern += _between(text[at:begin]) + value
         at = end
-    return tuple(columns), pattern + _fixed(text[at:].rstrip()) + r"\s*\Z"
+    return tuple(columns), pattern + re.escape(text[at:].rstrip()) + r"\s*\Z"
 
 
 def _converter(field: Field, printed: str) -> _Convert:
@@ -155,9 +152,10 @@ def _converter(field: Field, printed: str) -> _Convert:
 
 def _like(printed: str) -> str:
     """Pattern of what differs from a value in digits and signs alone."""
-    return _DIGITS.sub(r"\\d{1,18}", _fixed(printed).replace(r"\-", "[-+]").replace(r"\+", "[-+]"))
+    return _DIGITS.sub(r"\\d{1,18}", re.escape(printed).replace(r"\-", "[-+]").replace(r"\+", "[-+]"))
 
 
-def _fixed(text: str) -> str:
-    """Pattern of a text, whose blanks may be more or fewer."""
-    return _BLANKS.sub(" +", re.escape(text))
+def _between(text: str) -> str:
+    """Pattern of what is in front of a value, which may be padded."""
+    key = text.rstrip(" ")
+    return re.escape(key) + (" +" if len(key) < len(text) else "")

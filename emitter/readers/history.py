@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from .. import catalog
 from ..catalog import Kind, Metric
-from ..records import Record
+from ..records import Record, training_result
 from .elapsed import ElapsedClock
 from .lines import moment
 from .readings import Number, Reading
@@ -150,16 +150,18 @@ class History:
             values[metric] = max(value, values.get(metric, 0)) if _counts(metric) else values.get(metric, value)
         last = self._last
         length = self._first_length(iteration) if last is None else iteration - last.iteration or None
-        totals = {**self._ahead_totals, **reading.cumulative}
-        elapsed_ms = totals.pop(catalog.STEP_DURATION, None)
-        self._add_totals(values, totals)
+        elapsed_ms = None
+        if self._ahead_totals or reading.cumulative:
+            totals = {**self._ahead_totals, **reading.cumulative}
+            elapsed_ms = totals.pop(catalog.STEP_DURATION, None)
+            self._add_totals(values, totals)
         passed_s = math.nan
         if catalog.STEP_DURATION not in values:
             if last and last.seconds is not None and seconds is not None and length:
                 values[catalog.STEP_DURATION] = max(0.0, seconds - last.seconds) / length * 1000
             elif elapsed_ms is not None and (interval := self._elapsed.interval(iteration, elapsed_ms)):
                 values[catalog.STEP_DURATION], passed_s = interval
-        validation = self._new_validation(values, iteration, seconds)
+        validation = self._new_validation(values, seconds) if catalog.VALIDATION_LOSS in values else []
         now = _Interval(
             iteration=iteration,
             skipped=int(values.get(catalog.SKIPPED_ITERS, 0)),
@@ -182,23 +184,16 @@ class History:
             length_s -= repeated.step_ms / 1000
         self._derive(values, now.step_ms, reading.per_gpu)
         _correct(values, reading.silent_nan, covered, repeated)
-        record = Record(
-            kind="train",
-            attempt=self.attempt,
-            values=values,
-            phase="train",
-            stamp_s=seconds,
-            length_s=max(0.0, length_s) if math.isfinite(length_s) else None,
-        )
-        return [*validation, record]
+        covered_s = max(0.0, length_s) if math.isfinite(length_s) else None
+        return [*validation, training_result(values, self.attempt, seconds, covered_s)]
 
-    def _new_validation(self, values: dict[Metric, Number], iteration: int, seconds: float | None) -> list[Record]:
+    def _new_validation(self, values: dict[Metric, Number], seconds: float | None) -> list[Record]:
         """Take the validation loss out of the values of a training line; a record, if it changed."""
-        loss = values.pop(catalog.VALIDATION_LOSS, None)
-        if loss is None or _equal(loss, self._validated):
+        loss = values.pop(catalog.VALIDATION_LOSS)
+        if _equal(loss, self._validated):
             return []
         self._validated = loss
-        found = {catalog.ITERATION: iteration, catalog.VALIDATION_LOSS: loss}
+        found = {catalog.ITERATION: values[catalog.ITERATION], catalog.VALIDATION_LOSS: loss}
         return [self._record("validation", values=found, phase="train", stamp_s=seconds)]
 
     def _news(self, iteration: int, values: Mapping[Metric, Number], source: str, *, rounded: bool) -> bool:

@@ -7,8 +7,7 @@ What launchers, loggers and viewers put in front is taken off: it tells which pr
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
-from functools import lru_cache
+from datetime import datetime
 from typing import NamedTuple
 
 LONGEST = 65_536
@@ -17,7 +16,8 @@ LONGEST = 65_536
 _STAMP = r"(?:\d{4}-\d\d-\d\d[ T]|\d{8}[ ])\d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?"
 _LEVEL = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|[DIWE])"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_DATE = re.compile(r"(\d{4}-?\d\d-?\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
+_DATE = re.compile(r"((?:\d{4}-\d\d-\d\d|\d{8})[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
+_EPOCH = datetime(1970, 1, 1)  # logs leave out the time zone
 _PREFIX = re.compile(
     rf"""\s*(?:
     (?P<source>
@@ -126,21 +126,13 @@ def moment(stamp: str) -> tuple[float | None, bool]:
     match = _DATE.search(stamp)
     if match is None:
         return None, False
-    date, hour, minute, second, fraction = match.groups()
-    midnight = _midnight(date)
-    if midnight is None or hour > "23" or minute > "59" or second > "59":
+    date, fraction = match.groups()
+    if "-" not in date:
+        date = f"{date[:4]}-{date[4:6]}-{date[6:]}"
+    try:
+        seconds = (datetime.fromisoformat(date) - _EPOCH).total_seconds()
+    except ValueError:
         return None, False
-    seconds = midnight + 3600 * int(hour) + 60 * int(minute) + int(second)
     if fraction is None:
         return seconds, False
     return seconds + float(f"0.{fraction}"), len(fraction) == 6
-
-
-@lru_cache(maxsize=8)
-def _midnight(date: str) -> float | None:
-    """Seconds at the beginning of a day; None if there is no such day."""
-    digits = date.replace("-", "")
-    try:
-        return datetime(int(digits[:4]), int(digits[4:6]), int(digits[6:]), tzinfo=timezone.utc).timestamp()
-    except ValueError:
-        return None

@@ -86,7 +86,7 @@ class LogReader:
         self._skipped: Counter[str] = Counter()
         self._unread: dict[str, None] = {}
         self._unlike: str | None = None
-        self._shapes: dict[tuple[int, ...], tuple[tuple[Metric, ...], int]] = {}
+        self._shapes: dict[tuple[Metric, ...], int] = {}
         """Which values the training lines have, and how many have those."""
         self._first: int | None = None
         self._last: int | None = None
@@ -134,35 +134,55 @@ class LogReader:
 
     def _absent(self) -> dict[str, int]:
         present: Counter[str] = Counter()
-        for metrics, times in self._shapes.values():
+        for metrics, times in self._shapes.items():
             present.update({metric.short: times for metric in metrics})
-        total = sum(times for _, times in self._shapes.values())
+        total = sum(self._shapes.values())
         return {name: total - times for name, times in present.items() if times < total}
 
     def feed(self, data: bytes) -> list[Record]:
         """Records of the lines that are complete with these bytes."""
         records: list[Record] = []
-        for raw in self._splitter.feed(data):
-            self._number += 1
-            if self._waiting:
-                records += self._read(raw)
-                continue
+        lines = self._splitter.feed(data)
+        begin = self._number
+        noise = self._noise()
+        plain = empty = 0
+        for number, raw in enumerate(lines, begin + 1):
             shape = raw.translate(None, DIGITS)
-            if len(raw) <= self._words.noise.get(shape, 0) and self._alert_until < self._number:
-                self._unknown += 1
+            if len(raw) <= noise.get(shape, 0):
+                plain += 1
                 if len(raw) > NARROWEST:
                     self._long.append(raw)
-            elif raw.isspace():
-                self._skip_unknown(raw)
-            elif not self._is_worth_a_look(raw, shape.decode("latin-1")):
-                self._skip_unknown(raw)
-                if not shape.isspace() and (self._unlike or b"loss" not in shape):
-                    self._words.learn_noise(shape)
-            elif (told := self._forms.read(raw)) and (told.stamp or not (self._stamped and self._long)):
-                records += self._tell_line(told)
+            elif noise and raw == b"\n":
+                empty += 1
             else:
-                records += self._read(raw)
+                self._number = number
+                records += self._take(raw, shape)
+                noise = self._noise()
+        self._number = begin + len(lines)
+        self._unknown += plain
+        self._skipped["empty"] += empty
         return records
+
+    def _noise(self) -> dict[bytes, int]:
+        """What the next line may be without being looked at: nothing, if it may belong to one before."""
+        return {} if self._waiting or self._number < self._alert_until else self._words.noise
+
+    def _take(self, raw: bytes, shape: bytes) -> list[Record]:
+        """Records of a line that is no known noise."""
+        if self._waiting:
+            return self._read(raw)
+        if raw.isspace():
+            self._skip_unknown(raw)
+        elif self._is_worth_a_look(raw, shape.decode("latin-1")):
+            told = self._forms.read(raw)
+            if told and (told[0].stamp or not (self._stamped and self._long)):
+                return self._tell_line(told)
+            return self._read(raw)
+        else:
+            self._skip_unknown(raw)
+            if not shape.isspace() and (self._unlike or b"loss" not in shape):
+                self._words.learn_noise(shape)
+        return []
 
     def _is_worth_a_look(self, raw: bytes, shape: str) -> bool:
         """Whether a line has a word of a layout, or the rest of one."""
@@ -331,7 +351,9 @@ class LogReader:
 
     def _tell_line(self, told: Told) -> list[Record]:
         """Records of a training line that was read by its form."""
-        records = self._tell((told.reading,), told.source, told.stamp)
+        reading, source = told
+        records = self._history.take(reading, source, reading.stamp)
+        self._note(records)
         self._count(1, results=bool(records))
         return records
 
@@ -364,16 +386,21 @@ class LogReader:
         records: list[Record] = []
         for reading in readings:
             records += self._history.take(reading, source, stamp)
+        self._note(records)
+        return records
+
+    def _note(self, records: Iterable[Record]) -> None:
+        """Keep for the summary what results there are."""
         for record in records:
             if record.kind == "train":
                 self._results += 1
-                shape = tuple(map(id, record.values))  # to hash a metric takes longer than to read its value
-                if shape in self._shapes or len(self._shapes) < SHAPES:
-                    metrics, times = self._shapes.get(shape) or (tuple(record.values), 0)
-                    self._shapes[shape] = metrics, times + 1
+                shape = tuple(record.values)
+                times = self._shapes.get(shape, 0)
+                if times or len(self._shapes) < SHAPES:
+                    self._shapes[shape] = times + 1
                 self._last = int(record.values[catalog.ITERATION])
-                self._first = self._last if self._first is None else self._first
-        return records
+                if self._first is None:
+                    self._first = self._last
 
 
 def _alike(one: Layout, other: Layout) -> bool:
