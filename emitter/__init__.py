@@ -4,7 +4,7 @@ A loop of one's own:
 
     from megatron_watch import TrainingRun
 
-    with TrainingRun("my-run", to="scrape:9464") as run:  # needs megatron-watch[otlp]
+    with TrainingRun(to="scrape:9464") as run:  # needs megatron-watch[otlp]
         run.step(loss=2.5, tokens=4_194_304)
 
 In Megatron-LM, instead of its function of the same name; MEGATRON_OTEL_* say what is exported, and by which ranks:

@@ -11,6 +11,7 @@ LOOPBACK = "127.0.0.1"
 METRICS_PATH = "/v1/metrics"
 GRPC_PORT = 4317
 HTTP_PORT = 4318
+LAST_PORT = 65_535
 PROTOCOLS = ("grpc", "http/protobuf")
 
 FORMS = ("scrape:PORT", "scrape:HOST:PORT", "otlp", "otlp:URL", "console")

@@ -21,7 +21,7 @@ from .ranks import Place
 from .run_config import safe_text
 from .sampling import sampler_factory
 from .settings import DEFAULT, PREFIXES, Settings, add_cli_arguments, explain, read_settings
-from .setup import _destinations
+from .setup import ways_out
 
 HELP = "the settings in effect, what each rank would do, and a test export"
 
@@ -185,7 +185,7 @@ def _job(settings: Settings, place: Place, options: argparse.Namespace) -> list[
 
 
 def _scrapes(settings: Settings, place: Place) -> list[Scrape]:
-    wheres = [destination(text) for text in _destinations(settings, place, None)]
+    wheres = [destination(text) for text in ways_out(settings, place)]
     return [where for where in wheres if isinstance(where, Scrape)]
 
 
@@ -211,7 +211,7 @@ def _ways(settings: Settings, place: Place, environ: Mapping[str, str]) -> list[
         raise ValueError(
             "OTEL_SDK_DISABLED: must not be true where something is to be exported (got 'true'). Unset it."
         )
-    ways = trial.ways(_destinations(settings, place, None), settings, environ)
+    ways = trial.ways(ways_out(settings, place), settings, environ)
     if not ways:
         raise ValueError(f"{PREFIXES[0]}EXPORTER: must take what is enabled (got nothing to export). Enable metrics.")
     sampler_factory(settings.sampling_strategy)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from math import inf
 from statistics import median
 from threading import RLock
 from typing import TYPE_CHECKING, SupportsFloat
@@ -30,7 +31,7 @@ USUAL_STEPS = 50
 
 
 class Lifecycle:
-    """What a run is doing, told to a meter. Safe to call from several threads; never raises.
+    """What a run is doing, told to a meter. Safe to call from several threads.
 
     `clock` gives Unix time in seconds and may be any; it is also read whenever a reader collects, so that a hang or
     a long checkpoint is booked while it lasts. An `attempt` after the first books its start-up as restart.
@@ -50,7 +51,7 @@ class Lifecycle:
         self._step_before_s = 0.0
         """Length of the present step before that: an evaluation in between is no part of it."""
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
-        self._stall_s = float("inf")
+        self._stall_s = inf
         for bucket in catalog.RUN_TIME_BUCKETS:
             record(meter, catalog.RUN_TIME, 0, {"bucket": bucket})
         record(meter, catalog.CHECKPOINT_FAILURES, 0)
@@ -91,7 +92,7 @@ class Lifecycle:
             self.phase = phase
             self._show_phase()
 
-    def step(self, steps: int = 1, seconds: float | None = None) -> float | None:
+    def step(self, steps: int = 1, seconds: SupportsFloat | None = None) -> float | None:
         """So many steps are done; how long one took, if that is known.
 
         `seconds` is the length of one step, else it is the time since the last step or the start of training,
@@ -105,7 +106,7 @@ class Lifecycle:
             self.enter("train")
             self._step_since = now
             self._step_before_s = 0.0
-            length = measured if seconds is None else seconds
+            length = _length(seconds, measured)
             if length is None or self.phase == "ended":
                 return None
             self._usual.append(length * steps)
@@ -122,7 +123,8 @@ class Lifecycle:
         try:
             yield lambda: max(self._clock() - begin, 0.0)
         finally:
-            self.enter(before)
+            if self.phase == phase:  # else training has begun beside it
+                self.enter(before)
 
     def evaluated(self, seconds: float | None = None, loss: SupportsFloat | None = None) -> None:
         """An evaluation is done."""
@@ -148,9 +150,15 @@ class Lifecycle:
         self.enter("ended")
 
     def book(self) -> None:
-        """Book the time until now."""
-        with self._lock:
-            self._book()
+        """Book the time until now; what is just being booked elsewhere is not waited for.
+
+        A reader asks. On SIGTERM it does so for a loop that was interrupted, maybe with the lock in its hands.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                self._book()
+            finally:
+                self._lock.release()
 
     def _book(self) -> float:
         now = max(self._clock(), self._booked_until)
@@ -178,3 +186,13 @@ class Lifecycle:
     def _show_phase(self) -> None:
         for name in catalog.PHASES:
             record(self._meter, catalog.RUN_PHASE, int(name == self.phase), {"phase": name})
+
+
+def _length(given: SupportsFloat | None, measured: float | None) -> float | None:
+    """The given length of a step if it is one, else the measured one."""
+    if given is not None:
+        with suppress(Exception):  # a tensor's float() may raise anything
+            length = float(given)
+            if 0 <= length < inf:
+                return length
+    return measured

@@ -52,7 +52,8 @@ class TrainingRun:
     telemetry on. `config` is the run's options: a mapping or parsed arguments. With `log_every` N only every Nth step
     is reported, and only its loss read: on a GPU reading waits for the step.
 
-    On ranks that do not export, every method does nothing. Nothing but a wrong setting ever raises.
+    On ranks that do not export, every method does nothing. One thread steps. What is wrong raises at set-up, and an
+    attribute that no catalog entry declares; nothing else ever does.
 
     Raises: ValueError if a setting or an argument cannot be.
     """
@@ -87,7 +88,6 @@ class TrainingRun:
         self._since_log = _Pending()
         self._spans = ExitStack()
         self.lifecycle = Lifecycle(self.meter, _clock(), attempt=self.telemetry.attempt)
-        self._leave_sigterm: Callable[[], None] = lambda: None
         if self._ended:
             return
         self.record(catalog.TARGET_ITERATION, target_iteration)
@@ -120,7 +120,7 @@ class TrainingRun:
         memory_allocated_gb: SupportsFloat | None = None,
         skipped: bool = False,
         iteration: int | None = None,
-        seconds: float | None = None,
+        seconds: SupportsFloat | None = None,
     ) -> None:
         """A step is done: its loss, the tokens and samples of all ranks together, and what else is known.
 
@@ -128,17 +128,18 @@ class TrainingRun:
         """
         if self.meter is None:
             return
-        self.iteration = self.iteration + 1 if iteration is None else iteration
-        try:
-            pending = self._since_log
+        pending = self._since_log
+        pending.steps += 1
+        pending.seconds = seconds
+        self.iteration += 1
+        with self._going_on():  # tokens may be a tensor, and its arithmetic may fail
             pending.add(tokens, samples, skipped)
-            if pending.steps < self._log_every and self.lifecycle.phase != "startup":
-                return
-            self._since_log = _Pending()
-            self._report(pending, self.lifecycle.step(pending.steps, seconds))
-            self.record(catalog.GLOBAL_BATCH_SIZE, samples)
-        except Exception as error:  # tokens may be a tensor, too
-            self._once.warn("step", "TrainingRun.step: cannot count (got %r). Training goes on.", error)
+            if iteration is not None:
+                self.iteration = int(iteration)
+        if pending.steps < self._log_every and self.lifecycle.phase != "startup":
+            return
+        self._report_steps()
+        self.record(catalog.GLOBAL_BATCH_SIZE, samples)
         record_training_metrics(
             self.meter,
             loss=loss,
@@ -148,19 +149,32 @@ class TrainingRun:
             memory_allocated_gb=memory_allocated_gb,
         )
 
-    def _report(self, pending: _Pending, seconds: float | None) -> None:
-        """Report the steps since the last report, of which one took so long."""
+    def _report_steps(self) -> None:
+        """Report the steps since the last report: after each interval, before a checkpoint, and at the end."""
+        pending, self._since_log = self._since_log, _Pending()
+        if not pending.steps:
+            return
+        seconds = self.lifecycle.step(pending.steps, pending.seconds)
         self.record(catalog.ITERATION, self.iteration)
         self.record(catalog.SKIPPED_ITERS, pending.skipped)
-        tokens, samples = float(pending.tokens), float(pending.samples)
-        self._consumed_tokens += tokens
-        self._consumed_samples += samples
-        if tokens:
-            self.record(catalog.CONSUMED_TOKENS, self._consumed_tokens)
-        if samples:
-            self.record(catalog.CONSUMED_SAMPLES, self._consumed_samples)
-        if tokens and seconds:
-            self.record(catalog.TOKENS_PER_SEC, tokens / (seconds * pending.steps))
+        with self._going_on():
+            tokens, samples = float(pending.tokens), float(pending.samples)
+            self._consumed_tokens += tokens
+            self._consumed_samples += samples
+            if tokens:
+                self.record(catalog.CONSUMED_TOKENS, self._consumed_tokens)
+            if samples:
+                self.record(catalog.CONSUMED_SAMPLES, self._consumed_samples)
+            if tokens and seconds:
+                self.record(catalog.TOKENS_PER_SEC, tokens / (seconds * pending.steps))
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """What fails in the block is told once, and training goes on."""
+        try:
+            yield
+        except Exception as error:
+            self._once.warn("step", "TrainingRun.step: cannot count (got %r). Training goes on.", error)
 
     @contextmanager
     def evaluation(self) -> Iterator[Evaluation]:
@@ -176,6 +190,7 @@ class TrainingRun:
 
         Leave it out where a library saves in the background and tells afterwards: call `lifecycle.checkpoint_saved`.
         """
+        self._report_steps()
         number = self.iteration if iteration is None else iteration
         attributes = {"megatron.iteration": number}
         with (
@@ -197,8 +212,11 @@ class TrainingRun:
             self.lifecycle.checkpoint_loaded(seconds())
 
     def resume(self, iteration: int, *, consumed_tokens: float = 0, consumed_samples: float = 0) -> None:
-        """Go on from a checkpoint's iteration and from what it had consumed."""
-        self.iteration = iteration
+        """Go on from a checkpoint's iteration and from what it had consumed.
+
+        Raises: ValueError or TypeError if the iteration is no number.
+        """
+        self.iteration = int(iteration)
         self._consumed_tokens, self._consumed_samples = consumed_tokens, consumed_samples
         self.record(catalog.ITERATION, iteration)
         self.record(catalog.CHECKPOINT_LAST_ITERATION, iteration)
@@ -210,6 +228,7 @@ class TrainingRun:
         self._ended = True
         atexit.unregister(self.end)
         self.leave_sigterm()
+        self._report_steps()
         self.lifecycle.end()
         self._spans.close()
         self.telemetry.flush()
@@ -218,7 +237,10 @@ class TrainingRun:
 
     def leave_sigterm(self) -> None:
         """Leave SIGTERM to whoever looks after it from now on; the run ends when the program leaves."""
-        self._leave_sigterm()
+        if self in _terminable:
+            _terminable.remove(self)
+        if not _terminable and _on_main_thread() and signal.getsignal(signal.SIGTERM) is _terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def __enter__(self) -> TrainingRun:
         self._spans.enter_context(managed_span("job", "megatron.pretrain"))
@@ -228,24 +250,26 @@ class TrainingRun:
         self.end()
 
     def _take_sigterm(self) -> None:
-        """End the run on SIGTERM, where nobody else does anything about it; then let it have its usual effect."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            return
+        """End the run on SIGTERM, where nobody else does anything about it."""
+        if _on_main_thread() and signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, _terminated):
+            _terminable.append(self)
+            signal.signal(signal.SIGTERM, _terminated)
 
-        def terminated(number: int, _frame: FrameType | None) -> None:
-            self.end()
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
 
-        def restore() -> None:
-            on_main = threading.current_thread() is threading.main_thread()
-            if on_main and signal.getsignal(signal.SIGTERM) is terminated:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+_terminable: list[TrainingRun] = []
+"""Runs that SIGTERM ends: a process has one handler, and usually one run."""
 
-        signal.signal(signal.SIGTERM, terminated)
-        self._leave_sigterm = restore
+
+def _terminated(number: int, _frame: FrameType | None) -> None:
+    """End every run, then let the signal have its usual effect."""
+    for run in list(_terminable):
+        run.end()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 @dataclass
@@ -258,8 +282,10 @@ class _Pending:
     samples: Any = 0.0
     skipped: int = 0
 
+    seconds: SupportsFloat | None = None
+    """Length of the last one, if that is given."""
+
     def add(self, tokens: Any, samples: Any, skipped: bool) -> None:
-        self.steps += 1
         self.skipped += bool(skipped)
         self.tokens = self.tokens if tokens is None else self.tokens + tokens
         self.samples = self.samples if samples is None else self.samples + samples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import socket
 import time
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
     from prometheus_client import Metric
 
+_log = logging.getLogger(__name__)
+
 POLL_S = 0.05
 """How long a shutdown waits for the server to notice."""
+
+SILENCE_S = 10.0
+"""A connection on which nothing comes or goes for so long is closed."""
 
 FORGOTTEN_S = 300.0
 """Who has not scraped for this long, Prometheus' own lookback, is not waited for."""
@@ -82,26 +88,37 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, *arguments: Any) -> None:
         self._answers = Condition()
-        self._asked_at = self._answered_at = -math.inf  # when the last question came; the last that is answered
+        self._asked_at = self._answered_at = -math.inf  # when the last scrape came; the last that is answered
         super().__init__(*arguments)
 
     def after_fork(self) -> None:
         """Give the port back: a data loader that outlives the run would keep it."""
         self.socket.close()
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own; at the interpreter's end Python 3.12 starts none any more."""
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            self.process_request_thread(request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever hung up or sent no HTTP is no news."""
+        _log.debug("emitter: no answer to %s.", client_address, exc_info=True)
+
     def asked(self) -> float:
-        """Note that a question has come; the time, for `answered`."""
+        """Note that a scrape has come; the time, for `answered`."""
         self._asked_at = time.monotonic()
         return self._asked_at
 
     def answered(self, asked_at: float) -> None:
-        """Note that a question has been answered in full."""
+        """Note that a scrape has been answered in full."""
         with self._answers:
             self._answered_at = max(self._answered_at, asked_at)
             self._answers.notify_all()
 
     def await_answer(self, timeout_s: float) -> bool:
-        """Wait until a question has been answered that came from now on."""
+        """Wait until a scrape has been answered that came from now on."""
         begin = time.monotonic()
         if self._asked_at < begin - FORGOTTEN_S:
             return False
@@ -115,11 +132,19 @@ class _IPv6Server(_Server):
 
 class _QuietHandler(WSGIRequestHandler):
     server: _Server
+    timeout = SILENCE_S
+    _asked_at: float | None = None
+
+    def parse_request(self) -> bool:
+        is_http = super().parse_request()
+        if is_http and self.command == "GET" and self.path.partition("?")[0] in ("/metrics", "/"):  # no probe, no icon
+            self._asked_at = self.server.asked()
+        return is_http
 
     def handle(self) -> None:
-        asked_at = self.server.asked()
         super().handle()
-        self.server.answered(asked_at)
+        if self._asked_at is not None:
+            self.server.answered(self._asked_at)
 
     def log_message(self, format: str, *args: Any) -> None:
         """A scrape every few seconds is no news."""

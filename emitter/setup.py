@@ -10,17 +10,20 @@ import argparse
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from . import catalog, identity, spans
 from .closing import CLOSING_TIME_S, all_within
-from .destinations import otlp_protocol
+from .destinations import LAST_PORT, Scrape, destination, otlp_protocol
 from .errors import EmitterError
 from .instruments import record
 from .ranks import Place, exports, several_per_node
 from .ranks import place as place_of
-from .run_config import Options, run_config
+from .run_config import Options, as_mapping, run_config
 from .sampling import sampler_factory
 from .settings import DEFAULT, Settings, read_settings
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
     from .export import Export
+    from .tracing import Tracing
 
 _log = logging.getLogger(__name__)
 
@@ -106,85 +110,129 @@ def set_up(
         attempt=identity.attempt(environ, attempt),
         exporting=exports(place, settings),
     )
-    to = _destinations(settings, place, to)
-    _check_protocols(to, settings, environ)
+    to = ways_out(settings, place, to)
+    _check(to, settings, interval_s, environ)
+    given = _readable(arguments if options is None else options)
     if not telemetry.exporting:
         return telemetry
-    options = arguments if options is None else options
     try:
-        _open(telemetry, to, groups, options, interval_s, environ)
-    except BaseException as error:
+        _open(telemetry, to, groups, given, interval_s, environ)
+    except BaseException:
         telemetry.shutdown()
-        if not isinstance(error, EmitterError):
-            raise
-        _log.warning("%s Training goes on without.", error)
+        raise
     return telemetry
 
 
-def _check_protocols(to: tuple[str, ...], settings: Settings, environ: Mapping[str, str]) -> None:
-    on = {"metrics": settings.metrics_enabled, "traces": settings.traces_enabled, "logs": settings.logs_enabled}
-    for signal in (signal for signal, enabled in on.items() if enabled and "otlp" in to):
+def _check(to: tuple[str, ...], settings: Settings, interval_s: float | None, environ: Mapping[str, str]) -> None:
+    if not to:
+        raise ValueError("emitter.set_up: telemetry goes somewhere (got no destination). Name one in `to`.")
+    if interval_s is not None and not 0 < interval_s < inf:
+        raise ValueError(f"emitter.set_up: interval_s must be above 0 (got {interval_s!r}). Leave it out for 60 s.")
+    for signal in settings.signals if "otlp" in to else ():
         otlp_protocol(signal, environ)
 
 
-def _destinations(settings: Settings, place: Place, to: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Where this rank's telemetry goes: ranks of one node that scrape listens on take a port each."""
+def _readable(options: Options | None) -> dict[str, object]:
+    """The options as far as they can be read: in a configuration that is not filled in some may raise."""
+    try:
+        named = as_mapping(options)
+        names = [name for name in named if isinstance(name, str)]
+    except Exception as error:
+        raise ValueError(
+            f"emitter.set_up: options must be a mapping or parsed arguments (got {type(options).__name__}). "
+            "Give a dictionary of them."
+        ) from error
+    given: dict[str, object] = {}
+    for name in names:
+        with suppress(Exception):
+            given[name] = named[name]
+    return given
+
+
+def ways_out(settings: Settings, place: Place, to: str | Iterable[str] | None = None) -> tuple[str, ...]:
+    """Where a rank's telemetry goes: where several ranks of a node export, each listens on a port of its own.
+
+    Raises: ValueError if one is no destination, or the ports do not reach for every rank of the node.
+    """
     wanted = settings.exporter if to is None else (to,) if isinstance(to, str) else tuple(to)
-    if not several_per_node(settings) or not place.local_rank:
-        return wanted
-    return tuple(_next_port(text, place.local_rank) for text in wanted)
+    return tuple(_of_rank(text, place) if several_per_node(settings) else _checked(text) for text in wanted)
 
 
-def _next_port(text: str, local_rank: int) -> str:
-    head, _, port = text.rpartition(":")
-    return f"{head}:{int(port) + local_rank}" if text.startswith("scrape:") and port != "0" else text
+def _checked(text: str) -> str:
+    destination(text)
+    return text
+
+
+def _of_rank(text: str, place: Place) -> str:
+    where = destination(text)
+    if not isinstance(where, Scrape) or where.port == 0:
+        return text
+    last = where.port + max(place.local_rank, (place.local_world_size or 1) - 1)
+    if last > LAST_PORT:
+        raise ValueError(
+            f"{text}: each rank of a node takes a port, the last one {LAST_PORT} or less (got {last}). Begin lower."
+        )
+    return str(replace(where, port=where.port + place.local_rank))
 
 
 def _open(
     telemetry: Telemetry,
     to: tuple[str, ...],
     groups: frozenset[str],
-    options: Options | None,
+    options: dict[str, object],
     interval_s: float | None,
     environ: Mapping[str, str],
 ) -> None:
-    from . import start  # this loads the SDK when it is called, or says what to install
+    place = telemetry.place
+    attributes = identity.resource(telemetry.settings, place, telemetry.run_id, environ, options)
+    everything = {**attributes.stable, **attributes.volatile}
 
-    settings, place = telemetry.settings, telemetry.place
-    attributes = identity.resource(settings, place, telemetry.run_id, environ, options)
-    if settings.metrics_enabled:
+    def metrics() -> None:
+        from . import start  # this loads the SDK when it is called, or says what to install
+
         export = start(
             telemetry.run_id, to, resource=attributes.stable, rank=place.rank, interval_s=interval_s, strict=False
         )
-        telemetry._closers.append(export.shutdown)
         telemetry._export = export
         telemetry.meter = export.meter
+        telemetry._closers.append(export.shutdown)
         _describe(export.meter, telemetry, options)
-    if settings.logs_enabled:
+
+    def logs() -> None:
         from . import log_bridge
 
-        bridge = log_bridge.start(
-            telemetry.run_id, to, place=place, resource={**attributes.stable, **attributes.volatile}
-        )
-        telemetry._closers.append(bridge.shutdown)
-    if groups:
+        telemetry._closers.append(log_bridge.start(telemetry.run_id, to, place=place, resource=everything).shutdown)
+
+    def traces() -> None:
         from . import tracing
 
-        tracer = tracing.start(
-            telemetry.run_id,
-            to,
-            resource={**attributes.stable, **attributes.volatile},
-            place=place,
-            settings=settings,
-            meter=telemetry.meter,
-        )
+        settings, meter = telemetry.settings, telemetry.meter
+        tracer = tracing.start(telemetry.run_id, to, resource=everything, place=place, settings=settings, meter=meter)
         spans.enable(groups, tracer.tracer)
-        telemetry._closers.append(partial(_close_tracing, tracer.shutdown))
+        telemetry._closers.append(partial(_close_tracing, tracer))
+
+    # Metrics before traces, which they measure.
+    for signal, open_it in {"metrics": metrics, "logs": logs, "traces": traces}.items():
+        if signal in telemetry.settings.signals:
+            _or_without(signal, open_it)
 
 
-def _close_tracing(shutdown: Callable[[], None]) -> None:
-    spans.disable()
-    shutdown()
+def _or_without(signal: str, open_it: Callable[[], None]) -> None:
+    try:
+        open_it()
+    except EmitterError as error:
+        _log.warning("%s Training goes on without.", error)
+    except Exception as error:  # the SDK's, of a variable of its own
+        _log.warning(
+            "emitter.set_up: %s must leave (got %r). Check the OTEL_* variables. Training goes on without.",
+            signal,
+            error,
+        )
+
+
+def _close_tracing(tracing: Tracing) -> None:
+    spans.disable(tracing.tracer)
+    tracing.shutdown()
 
 
 def _untimed(close: Callable[[], None]) -> Callable[..., None]:
@@ -192,11 +240,11 @@ def _untimed(close: Callable[[], None]) -> Callable[..., None]:
     return lambda timeout_millis: close()
 
 
-def _describe(meter: Meter, telemetry: Telemetry, options: Options | None) -> None:
+def _describe(meter: Meter, telemetry: Telemetry, options: Options) -> None:
     place = telemetry.place
     record(meter, catalog.WORLD_SIZE, place.world_size)
     record(meter, catalog.GPUS_PER_NODE, place.local_world_size)
     record(meter, catalog.RUN_ATTEMPT, telemetry.attempt)
     record(meter, catalog.RUN_INFO, 1, identity.run_info(options, telemetry.attempt))
-    for option, value in run_config(options or {}).items():
+    for option, value in run_config(options).items():
         record(meter, catalog.RUN_CONFIG, 1, {"option": option, "value": value})

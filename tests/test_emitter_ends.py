@@ -7,6 +7,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 
@@ -15,9 +17,6 @@ from collectors import Received, over_http
 from programs import CODES, ENDS, SUDDEN, finish, program
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-pytestmark = pytest.mark.live
 
 
 class Scraper:
@@ -55,32 +54,61 @@ def phases(text: str) -> list[str]:
     return [line.partition('phase="')[2].partition('"')[0] for line in lines]
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_an_end_that_can_be_said_is_scraped(end: str) -> None:
-    """The process waits for the scrape that fetches its end, and ends as it would have."""
-    with program(ENDS[end], "scrape:0") as (process, port), Scraper(port) as scraper:
-        assert phases(scraper.answers[-1]) == ["train"]
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a program's end looked like from outside."""
+
+    before: list[str]
+    """The phases that were 1 when it was told to end."""
+    last: list[str]
+    """Those of its last scrape, or push."""
+    code: int
+    said: str
+
+
+def scraped(name: str, end: str) -> Seen:
+    """A program that is scraped, to its end."""
+    with program(end, "scrape:0", run=name) as (process, port), Scraper(port) as scraper:
+        before = phases(scraper.answers[-1])
         code, said = finish(process)
-    assert phases(scraper.answers[-1]) == ["ended"]
-    assert code == CODES.get(end, 0)
-    assert ("out of luck" in said) == (end == "an exception")
+    return Seen(before=before, last=phases(scraper.answers[-1]), code=code, said=said)
+
+
+def pushed(name: str, end: str) -> Seen:
+    """A program that pushes, to its end."""
+    with over_http() as collector, program(end, collector.to, run=name) as (process, _):
+        code, said = finish(process)
+    return Seen(before=[], last=list(last_phases(collector)), code=code, said=said)
+
+
+@pytest.fixture(scope="module", params=[scraped, pushed], ids=["scraped", "pushed"])
+def ends(request: pytest.FixtureRequest) -> dict[str, Seen]:
+    """Every way to end, all at once: programs wait for each other's imports, not for each other's ends."""
+    every = {**ENDS, **SUDDEN}
+    with ThreadPoolExecutor(len(every)) as pool:
+        return dict(zip(every, pool.map(request.param, every, every.values()), strict=True))
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_an_end_that_can_be_said_is_pushed(end: str) -> None:
-    """Without waiting for the interval, the last values and the end are sent."""
-    with over_http() as collector, program(ENDS[end], collector.to) as (process, _):
-        finish(process)
-    assert last_phases(collector) == ["ended"]
+def test_an_end_that_can_be_said_arrives(end: str, ends: dict[str, Seen]) -> None:
+    """Scraped, the process waits for one more scrape; pushing, it does not wait for the interval."""
+    assert ends[end].last == ["ended"]
 
 
 @pytest.mark.parametrize("end", SUDDEN)
-def test_a_sudden_end_says_nothing(end: str) -> None:
+def test_a_sudden_end_says_nothing(end: str, ends: dict[str, Seen]) -> None:
     """Nobody can say anything then: that is what TrainingVanished is for."""
-    with program(SUDDEN[end], "scrape:0") as (process, port), Scraper(port) as scraper:
-        code, _ = finish(process)
-    assert phases(scraper.answers[-1]) == ["train"]
-    assert code == CODES.get(end, 0)
+    assert "ended" not in ends[end].last
+
+
+@pytest.mark.parametrize("end", [*ENDS, *SUDDEN])
+def test_a_process_ends_as_it_would_have(end: str, ends: dict[str, Seen]) -> None:
+    """The exit code and the last words are the program's own."""
+    seen = ends[end]
+    assert seen.before in (["train"], [])
+    assert seen.code == CODES.get(end, 0)
+    assert ("out of luck" in seen.said) == (end == "an exception")
+    assert seen.said.count("Traceback") == (end in ("an exception", "an interrupt"))
 
 
 def test_nobody_waits_where_nobody_scrapes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -188,6 +189,26 @@ def test_a_clock_that_goes_back_costs_nothing(stage: Stage) -> None:
     stage.after(-60).step()
     stage.after(61).step()
     assert stage.time == {"startup": 5, "productive": 1}
+
+
+def test_a_reader_waits_for_no_loop(stage: Stage) -> None:
+    """A loop that was interrupted while it booked, by SIGTERM, does not keep the last values from leaving."""
+    stage.after(5).step()
+    stage.now += 10
+    collected: list[dict[str, float]] = []
+    with stage.life._lock:
+        reading = Thread(target=lambda: collected.append(stage.time))
+        reading.start()
+        reading.join(10)
+    assert collected == [{"startup": 5}]
+    assert stage.time == {"startup": 5, "productive": 10}
+
+
+def test_a_phase_that_others_left_is_not_gone_back_to(stage: Stage) -> None:
+    """A checkpoint in a thread that began in the start-up does not end the training that began meanwhile."""
+    with stage.life.during("checkpoint"):
+        stage.after(5).step()
+    assert stage.phase == {"train": 1}
 
 
 def test_an_unknown_phase_is_refused(stage: Stage) -> None:

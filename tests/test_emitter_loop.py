@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -132,6 +134,54 @@ def test_tokens_may_be_a_tensor_that_is_read_with_the_report() -> None:
     assert reads == [10.0, 30.0]
     assert there["training_consumed_tokens"] == 40
     assert there["training_tokens_per_sec"] == 5
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"seconds": "slow"}, {"seconds": float("nan")}, {"iteration": "abc"}, {"tokens": "4k"}]
+)
+def test_one_wrong_argument_costs_one_step(wrong: dict[str, object]) -> None:
+    """What cannot be is told once; every other step counts as ever."""
+    with TrainingRun("r", to="scrape:0", linger_s=0) as run:
+        run.step(tokens=10, seconds=1.0)
+        run.step(**wrong)  # type: ignore[arg-type]
+        for _ in range(5):
+            run.step(tokens=10, seconds=1.0)
+        there = scraped(run)
+    assert there["training_iteration"] == run.iteration == 7
+    assert there["training_consumed_tokens"] == 60
+    assert there["training_step_duration_ms_milliseconds_count"] == 7
+    assert there["run_time_seconds_total{bucket=productive}"] > 0
+
+
+def test_the_last_steps_count(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that wait for the rest of their interval are reported before a checkpoint, and at the end."""
+    monkeypatch.setenv("MEGATRON_OTEL_TRACES_ENABLED", "0")
+    with TrainingRun("r", to=["scrape:0", "console"], log_every=10, linger_s=0, interval_s=3600) as run:
+        for _ in range(15):
+            run.step(tokens=10, skipped=run.iteration == 14, seconds=1.0)
+        with run.checkpoint():
+            there = scraped(run)
+        for _ in range(3):
+            run.step(tokens=10, seconds=1.0)
+    assert (there["training_iteration"], there["training_consumed_tokens"]) == (15, 150)
+    assert there["training_skipped_iters_total"] == 1
+    last = json.loads(
+        capfd.readouterr().out.rpartition('{\n    "resource_metrics"')[2].join(['{"resource_metrics"', ""])
+    )
+    metrics = {m["name"]: m for m in last["resource_metrics"][0]["scope_metrics"][0]["metrics"]}
+    assert metrics[catalog.ITERATION.name]["data"]["data_points"][0]["value"] == 18
+    assert metrics[catalog.CONSUMED_TOKENS.name]["data"]["data_points"][0]["value"] == 180
+
+
+def test_sigterm_ends_every_run_of_a_process() -> None:
+    """One handler, however many runs; it goes with the last of them."""
+    with TrainingRun("a", to="scrape:0", linger_s=0) as first, TrainingRun("b", to="scrape:0", linger_s=0):
+        handler = signal.getsignal(signal.SIGTERM)
+        assert callable(handler)
+        first.end()
+        assert signal.getsignal(signal.SIGTERM) is handler
+        assert spans.is_span_group_enabled("job")  # the second run's
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_an_evaluation_and_a_checkpoint_are_phases_with_results() -> None:
@@ -309,13 +359,70 @@ def test_set_up_alone_says_who_the_run_is(monkeypatch: pytest.MonkeyPatch) -> No
     assert there["training_loss"] == 2.5
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("MEGATRON_OTEL_SAMPLING_STRATEGY", "rank_awar"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")],
-)
-def test_what_is_wrong_is_wrong_on_every_rank(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+class Unfilled(Mapping[str, object]):
+    """A configuration that raises where a value is missing, as OmegaConf's does."""
+
+    def __getitem__(self, name: str) -> object:
+        if name == "seed":
+            raise KeyError("Missing mandatory value: seed")
+        return 0.5
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("lr", "seed"))
+
+    def __len__(self) -> int:
+        return 2
+
+
+WRONG: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "sampling strategy": ({"MEGATRON_OTEL_SAMPLING_STRATEGY": "rank_awar"}, {}),
+    "protocol": ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, {}),
+    "destination": ({}, {"to": "scrap:9464"}),
+    "no destination": ({}, {"to": []}),
+    "port too high": ({"MEGATRON_OTEL_RANK_STRATEGY": "all_ranks"}, {"to": "scrape:65535"}),
+    "interval": ({}, {"interval_s": 0}),
+    "options": ({}, {"options": [1, 2]}),
+}
+
+STRANGE: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "options that raise": ({}, {"options": Unfilled()}),
+    "export interval": ({"OTEL_METRIC_EXPORT_INTERVAL": "0"}, {"to": "console"}),
+    "queue": ({"OTEL_BSP_MAX_QUEUE_SIZE": "0"}, {"to": "console"}),
+    "attribute limit": ({"OTEL_ATTRIBUTE_COUNT_LIMIT": "abc"}, {"to": "console"}),
+    "exemplar filter": ({"OTEL_METRICS_EXEMPLAR_FILTER": "bogus"}, {"to": "console"}),
+}
+"""What the SDK alone would not take, and what is only partly readable."""
+
+each_rank = pytest.mark.parametrize("rank", [0, 1])
+
+
+@pytest.fixture
+def of_two(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """One of two ranks on a node; the last one exports."""
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, str(rank))
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    monkeypatch.setenv("MEGATRON_OTEL_ENABLED", "1")
+
+
+@each_rank
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_wrong_on_every_rank(name: str, of_two: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that does not export raises as well: one that went on alone would wait for the others."""
-    for variable, given in {"RANK": "0", "WORLD_SIZE": "2", "MEGATRON_OTEL_ENABLED": "1", name: value}.items():
-        monkeypatch.setenv(variable, given)
-    with pytest.raises(ValueError, match=value):
-        set_up()
+    environ, arguments = WRONG[name]
+    for variable, value in environ.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match="got"):
+        set_up(**arguments)
+
+
+@each_rank
+@pytest.mark.parametrize("name", STRANGE)
+def test_what_only_the_sdk_refuses_stops_no_rank(name: str, of_two: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank must not raise alone: a warning, and training goes on with what can be had."""
+    environ, arguments = STRANGE[name]
+    for variable, value in environ.items():
+        monkeypatch.setenv(variable, value)
+    with set_up(**{"to": "scrape:0", **arguments}) as telemetry:
+        record_training_metrics(telemetry.meter, loss=2.5)

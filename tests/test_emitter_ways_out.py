@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import struct
 import time
 import urllib.request
 from threading import Thread
@@ -48,6 +49,42 @@ def test_nobody_is_waited_for_who_never_came() -> None:
         begin = time.monotonic()
         export.await_scrape(30)
         assert time.monotonic() - begin < 5
+
+
+def probe(port: int) -> None:
+    """What looks whether a port is open, or alive, and fetches no metrics."""
+    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/favicon.ico", timeout=5).read()
+
+
+def test_a_probe_is_no_scrape(capfd: pytest.CaptureFixture[str]) -> None:
+    """Nobody is waited for because of a probe, and a probe does not end the wait for a scrape."""
+    with start("r", to=["scrape:0"]) as export:
+        port = export.addresses[0][1]
+        probe(port)
+        begin = time.monotonic()
+        export.await_scrape(30)
+        assert time.monotonic() - begin < 5
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read()
+        probing = Thread(target=lambda: (time.sleep(0.2), probe(port)))
+        probing.start()
+        begin = time.monotonic()
+        export.await_scrape(1.0)
+        assert time.monotonic() - begin >= 0.9
+        probing.join()
+    assert capfd.readouterr().err == ""
+
+
+def test_whoever_hangs_up_is_no_news(capfd: pytest.CaptureFixture[str]) -> None:
+    """A connection that is reset in mid-request leaves nothing on the training's output."""
+    with start("r", to=["scrape:0"]) as export:
+        port = export.addresses[0][1]
+        for sent in (b"", b"GET /metr", b"\x16\x03\x01 no HTTP\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+                connection.sendall(sent)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_scraper_that_stays_away_is_not_waited_for_long() -> None:
