@@ -231,8 +231,9 @@ class TrainingRun:
         self._report_steps()
         self.lifecycle.end()
         self._spans.close()
-        self.telemetry.flush()
-        self.telemetry.await_scrape(self._linger_s)
+        if self.telemetry.addresses:
+            self.telemetry.flush()  # before the wait, in which the process may be killed; a shutdown pushes by itself
+            self.telemetry.await_scrape(self._linger_s)
         self.telemetry.shutdown()
 
     def leave_sigterm(self) -> None:

@@ -11,9 +11,11 @@ import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+from collectors import over_http
 from prometheus_client.parser import text_string_to_metric_families
 
 from emitter import TrainingRun, catalog, managed_span, record_training_metrics, set_up, spans
@@ -171,6 +173,23 @@ def test_the_last_steps_count(capfd: pytest.CaptureFixture[str], monkeypatch: py
     metrics = {m["name"]: m for m in last["resource_metrics"][0]["scope_metrics"][0]["metrics"]}
     assert metrics[catalog.ITERATION.name]["data"]["data_points"][0]["value"] == 18
     assert metrics[catalog.CONSUMED_TOKENS.name]["data"]["data_points"][0]["value"] == 180
+
+
+def test_the_end_is_pushed_before_a_scrape_is_waited_for() -> None:
+    """Who kills the process while it waits for a scraper does not keep its end from the collector."""
+    with over_http() as collector:
+        run = TrainingRun("r", to=["scrape:0", collector.to], interval_s=3600, linger_s=20)
+        scraped(run)
+        ending = Thread(target=run.end)
+        ending.start()
+        ending.join(3)
+        ended = [1.0 in collector.values(catalog.RUN_PHASE.name)]
+        waiting = ending.is_alive()
+        scraped(run)
+        ending.join(20)
+        run.leave_sigterm()
+    assert ended == [True]
+    assert waiting
 
 
 def test_sigterm_ends_every_run_of_a_process() -> None:
