@@ -34,8 +34,9 @@ from .closing import CLOSING_TIME_S, all_within
 from .destinations import Console, Destination, Otlp, Scrape, StandardOtlp, destination
 from .errors import EmitterError, missing_library
 from .identity import cleaned
-from .instruments import AttributeValue, prepare
+from .instruments import prepare
 from .otlp import otlp_exporter
+from .plain import AttributeValue, plain, utf8
 from .repeats import Repeats
 
 if TYPE_CHECKING:
@@ -166,7 +167,15 @@ def sdk_resource(run_id: str, rank: int | None, given: Mapping[str, AttributeVal
     mine = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0
     defaults = {"service.name": SERVICE, "service.instance.id": f"{run_id}-rank{mine if rank is None else rank}"}
     environment = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES
-    return Resource.create({**defaults, **environment, **given, RUN_ID: run_id})
+    made = Resource.create({**defaults, **environment, **given, RUN_ID: run_id})
+    return Resource({utf8(name): _encodable(value) for name, value in made.attributes.items()}, made.schema_url)
+
+
+def _encodable(value: Any) -> Any:
+    """A resource attribute as every exporter takes it, at whatever length; a detector of the SDK may find several."""
+    if isinstance(value, tuple):
+        return tuple(map(_encodable, value))
+    return utf8(value) if isinstance(value, str) else plain(value)
 
 
 def _scrape_reader(where: Scrape, run_id: str) -> ScrapeReader:

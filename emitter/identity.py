@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .instruments import AttributeValue
+from .plain import AttributeValue
 from .ranks import Place
 from .run_config import Options, as_mapping, safe_text
 from .settings import DEFAULT, Settings

@@ -22,6 +22,8 @@ from weakref import WeakKeyDictionary, ref
 from . import catalog
 from .catalog import Kind, Metric
 from .forks import tell_in_child
+from .plain import AttributeValue as AttributeValue
+from .plain import plain
 from .repeats import Once
 
 try:
@@ -32,7 +34,6 @@ except ImportError:
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-AttributeValue = str | bool | int | float
 _Key = tuple[tuple[str, AttributeValue], ...]
 """Attributes of a point, sorted by name."""
 
@@ -378,4 +379,4 @@ def _checked(metric: Metric, attributes: Mapping[str, AttributeValue]) -> _Key:
             near = difflib.get_close_matches(name, metric.attributes, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"emitter.record: {metric.name!r} has the attributes: {declared} (got {name!r}).{hint}")
-    return tuple(sorted(attributes.items()))
+    return tuple(sorted((name, plain(value)) for name, value in attributes.items()))

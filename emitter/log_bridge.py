@@ -17,8 +17,8 @@ from .closing import CLOSING_TIME_S, all_within
 from .destinations import Console, Destination, Otlp, Scrape, StandardOtlp, destination
 from .errors import EmitterError
 from .export import sdk_resource
-from .instruments import AttributeValue
 from .otlp import otlp_exporter
+from .plain import WHOLE_BITS, AttributeValue, utf8
 from .repeats import Once, Repeats
 
 if TYPE_CHECKING:
@@ -148,19 +148,14 @@ def _plain(record: logging.LogRecord) -> logging.LogRecord:
     extras = {name: value for name, value in vars(record).items() if name not in _STANDARD and _is_plain(value)}
     standard = {name: getattr(record, name) for name in _STANDARD if hasattr(record, name)}
     plain = logging.LogRecord("", 0, "", 0, "", (), None)  # not by the factory, which may be the program's own
-    vars(plain).update({**standard, **extras, "msg": _utf8(record.getMessage()), "args": ()})
+    vars(plain).update({**standard, **extras, "msg": utf8(record.getMessage()), "args": ()})
     return plain
 
 
 def _is_plain(value: object) -> bool:
     if isinstance(value, str):
-        return value == _utf8(value)
-    return isinstance(value, bool | float) or (isinstance(value, int) and value.bit_length() < 64)
-
-
-def _utf8(text: str) -> str:
-    """The text with a ? for what UTF-8 lacks, such as the bytes of a strange file name."""
-    return text.encode("utf-8", "replace").decode()
+        return value == utf8(value)
+    return isinstance(value, bool | float) or (isinstance(value, int) and value.bit_length() <= WHOLE_BITS)
 
 
 class _Outgoing:

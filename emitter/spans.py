@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from numbers import Integral
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .instruments import AttributeValue
+from .plain import TEXT_LIMIT, AttributeValue, plain, utf8
 from .repeats import Once
 from .span_table import GROUPS, lookup
 
@@ -66,9 +66,6 @@ OTHER = "other"
 
 CUSTOM_LIMIT = 32
 """Names outside the table that are measured under their own name: a name may hold a number that grows."""
-
-TEXT_LIMIT = 256
-"""Characters of an attribute's value that is neither number nor string."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -141,7 +138,7 @@ def managed_span(
     """A span around a block while its group is on, which the block is given; else None.
 
     An exception marks the span and goes on. Spans of one thread nest. Values that OpenTelemetry does not take
-    are read with float(): for a tensor this waits for the device, but only while the group is on.
+    are read with float(): for a tensor this waits for the device, but only while the group is on. Text is cut.
     """
     if group not in _groups:
         return _nothing
@@ -221,19 +218,7 @@ def _remember(name: str, group: str) -> None:
 
 def _readable(attributes: Mapping[str, object]) -> dict[str, AttributeValue]:
     """The attributes as OpenTelemetry takes them; None is left out."""
-    return {key: _value(value) for key, value in attributes.items() if value is not None}
-
-
-def _value(value: object) -> AttributeValue:
-    if isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    with suppress(Exception):
-        return float(value)  # type: ignore[arg-type]  # whether it can is what is tried
-    with suppress(Exception):
-        return str(value)[:TEXT_LIMIT]
-    return type(value).__name__
+    return {key: plain(value) for key, value in attributes.items() if value is not None}
 
 
 class _Opened:
@@ -275,13 +260,14 @@ class _Opened:
     def _open(self) -> None:
         if self._group is not None:
             _remember(self._name, self._group)
-        self._span = self._tracer.start_span(self._name, attributes=_readable(self._attributes))
+        self._span = self._tracer.start_span(utf8(self._name), attributes=_readable(self._attributes))
         self._token = _context.attach(_trace.set_span_in_context(self._span))
 
     @staticmethod
     def _mark(span: Span, error: Exception) -> None:
         span.set_status(_trace.StatusCode.ERROR, type(error).__name__)
-        span.record_exception(error)
+        told = {"exception.message": str(error), "exception.stacktrace": "".join(traceback.format_exception(error))}
+        span.record_exception(error, {name: utf8(text) for name, text in told.items()})
 
     @staticmethod
     def _end(span: Span) -> None:

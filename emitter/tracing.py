@@ -22,8 +22,9 @@ from .closing import CLOSING_TIME_S, all_within
 from .destinations import Console, Destination, Otlp, Scrape, StandardOtlp, destination
 from .errors import EmitterError
 from .export import SCOPE, sdk_resource
-from .instruments import AttributeValue, record
+from .instruments import record
 from .otlp import otlp_exporter
+from .plain import AttributeValue
 from .ranks import exports
 from .repeats import Once, Repeats
 from .sampling import RANK_AWARE, sampler_factory

@@ -366,7 +366,7 @@ def test_failing_collector_is_news_again_after_it_worked(caplog: pytest.LogCaptu
         for code in (400, 400, 200, 400, 400, 200):
             collector.status = code
             assert export.flush() is (code == 200)
-            reports.append(sum("400" in record.getMessage() for record in caplog.records))
+            reports.append(sum(" 400" in record.getMessage() for record in caplog.records))
     assert reports[0] > 0
     assert reports[1] == reports[2] == reports[0]
     assert reports[3] == reports[4] == reports[5] == 2 * reports[0]

@@ -401,7 +401,7 @@ def test_a_failing_collector_is_news_again_after_it_worked(caplog: pytest.LogCap
         for collector.status in (400, 400, 200, 400, 400, 200):
             checkpoint()
             assert way_out.flush() is (collector.status == 200)
-            reports.append(sum("400" in record.getMessage() for record in caplog.records))
+            reports.append(sum(" 400" in record.getMessage() for record in caplog.records))
     assert reports[0] > 0
     assert reports[1] == reports[2] == reports[0]
     assert reports[3] == reports[4] == reports[5] == 2 * reports[0]
