@@ -18,7 +18,7 @@ from .destinations import Console, Destination, Otlp, Scrape, StandardOtlp, dest
 from .errors import EmitterError
 from .export import sdk_resource
 from .otlp import otlp_exporter
-from .plain import WHOLE_BITS, AttributeValue, utf8
+from .plain import WHOLE_BITS, AttributeValue, exception_texts, utf8
 from .repeats import Once, Repeats
 
 if TYPE_CHECKING:
@@ -146,9 +146,12 @@ class _Handler(logging.Handler):
 def _plain(record: logging.LogRecord) -> logging.LogRecord:
     """The record with nothing but what every exporter can encode: one that cannot be takes its batch with it."""
     extras = {name: value for name, value in vars(record).items() if name not in _STANDARD and _is_plain(value)}
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None:  # the SDK's handler would tell it as it is
+        extras |= {"exception.type": type(error).__name__, **exception_texts(error)}
     standard = {name: getattr(record, name) for name in _STANDARD if hasattr(record, name)}
     plain = logging.LogRecord("", 0, "", 0, "", (), None)  # not by the factory, which may be the program's own
-    vars(plain).update({**standard, **extras, "msg": utf8(record.getMessage()), "args": ()})
+    vars(plain).update({**standard, **extras, "msg": utf8(record.getMessage()), "args": (), "exc_info": None})
     return plain
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from contextlib import suppress
 from numbers import Integral
 
@@ -32,3 +33,9 @@ def plain(value: object) -> AttributeValue:
     with suppress(Exception):
         return utf8(str(value)[:TEXT_LIMIT])
     return type(value).__name__
+
+
+def exception_texts(error: BaseException) -> dict[str, str]:
+    """Message and stack trace of an exception, by OpenTelemetry's names, at whatever length."""
+    told = {"exception.message": str(error), "exception.stacktrace": "".join(traceback.format_exception(error))}
+    return {name: utf8(text) for name, text in told.items()}

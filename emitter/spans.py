@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .plain import TEXT_LIMIT, AttributeValue, plain, utf8
+from .plain import TEXT_LIMIT, AttributeValue, exception_texts, plain, utf8
 from .repeats import Once
 from .span_table import GROUPS, lookup
 
@@ -266,8 +265,7 @@ class _Opened:
     @staticmethod
     def _mark(span: Span, error: Exception) -> None:
         span.set_status(_trace.StatusCode.ERROR, type(error).__name__)
-        told = {"exception.message": str(error), "exception.stacktrace": "".join(traceback.format_exception(error))}
-        span.record_exception(error, {name: utf8(text) for name, text in told.items()})
+        span.record_exception(error, exception_texts(error))
 
     @staticmethod
     def _end(span: Span) -> None:

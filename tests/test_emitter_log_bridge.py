@@ -223,6 +223,8 @@ def test_no_record_takes_another_with_it(caplog: pytest.LogCaptureFixture) -> No
         file_name = {"msg": "bytes of a file name: \udcff", "name_of_file": "\udcff"}
         mine.handle(logging.makeLogRecord({**info, **file_name}))
         program.info("extras", extra={"tensor": object(), "large": 2**64, "list": [1, "a"], "nothing": None})
+        error = OSError("\udcff")
+        mine.handle(logging.makeLogRecord({**info, "msg": "failed", "exc_info": (OSError, error, None)}))
         for wrong in ({"msg": "wrong %d", "args": ("number",)}, {"msg": Hostile()}):
             mine.handle(logging.makeLogRecord({**info, **wrong}))
         program.info("after")
@@ -230,7 +232,10 @@ def test_no_record_takes_another_with_it(caplog: pytest.LogCaptureFixture) -> No
     assert (texts[0], texts[-1]) == ("before", "after")
     assert texts[2:4] == ["bytes of a file name: ?", "extras"]
     assert not {"tensor", "large", "list", "nothing", "name_of_file"} & attributes(collector.records[3]).keys()
-    assert len(texts) == 5
+    told = attributes(collector.records[4])
+    assert (told["exception.type"], told["exception.message"]) == ("OSError", "?")
+    assert told["exception.stacktrace"] == "OSError: ?\n"
+    assert len(texts) == 6
     said = [record.message for record in caplog.records if record.name == "emitter.log_bridge"]
     assert len(said) == 1  # both that cannot be read are of one kind
     assert said[0].startswith("emitter: a log record cannot be exported (got TypeError(")
