@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import wraps
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -250,7 +250,7 @@ class _Opened:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._token is not None:
-            self._safely(_context.detach, self._token)
+            self._safely(self._detach, self._token)
         if self._span is not None:
             if self._record_exception and isinstance(error, Exception):  # an exit or an interrupt is no error
                 self._safely(self._mark, self._span, error)
@@ -261,6 +261,11 @@ class _Opened:
             _remember(self._name, self._group)
         self._span = self._tracer.start_span(utf8(self._name), attributes=_readable(self._attributes))
         self._token = _context.attach(_trace.set_span_in_context(self._span))
+
+    @staticmethod
+    def _detach(token: Token[Context]) -> None:
+        with suppress(ValueError):  # entered in another thread or task, whose context is its own
+            token.var.reset(token)  # not by `context.detach`, which logs that with a traceback
 
     @staticmethod
     def _mark(span: Span, error: Exception) -> None:

@@ -8,8 +8,9 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,35 @@ def test_threads_do_not_nest_into_each_other(traced: Traced) -> None:
         parent = finished[span.parent.span_id].name if span.parent else None
         assert parent == (f"outer {span.name[-1]}" if span.name.startswith("inner") else None)
     assert len(finished) == 401
+
+
+def in_a_thread(work: Callable[[], object]) -> None:
+    """Do it in a thread of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+
+
+def in_a_task(work: Callable[[], object]) -> None:
+    """Do it in a context of its own, as asyncio does."""
+    copy_context().run(work)
+
+
+@pytest.mark.parametrize("run", [in_a_thread, in_a_task])
+def test_a_span_may_end_elsewhere(
+    traced: Traced, caplog: pytest.LogCaptureFixture, run: Callable[[Callable[[], object]], None]
+) -> None:
+    """In another thread or task it ends without a complaint, and leaves what is the present span there."""
+    span = managed_span("step", "moved")
+    present = []
+
+    def work() -> None:
+        with managed_span("job", "theirs"):
+            span.__exit__(None, None, None)
+            present.append(get_current_span().name)  # type: ignore[attr-defined]  # the SDK's
+
+    run(span.__enter__)
+    run(work)
+    assert (traced.names(), present, caplog.records) == (["moved", "theirs"], ["theirs"], [])
 
 
 def test_a_decorated_function(traced: Traced) -> None:
