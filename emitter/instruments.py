@@ -40,6 +40,9 @@ _Key = tuple[tuple[str, AttributeValue], ...]
 QUEUE_LIMIT = 10_000
 """Histogram values that wait for a collection: a megabyte at most, and half a day of one value every 5 s."""
 
+POINTS_LIMIT = 2_000
+"""Points of one metric, as many as the SDK's specification allows: what makes more is no label."""
+
 _log = logging.getLogger(__name__)
 _no_op_class: type = type(None) if _otel is None else _otel.NoOpMeter
 
@@ -65,6 +68,10 @@ class _Store:
 
     def _keep(self, number: float, key: _Key) -> None:
         raise NotImplementedError
+
+    def _overflow(self, key: _Key) -> None:
+        """Leave a value out that would make a point too many."""
+        self._drop(f"a metric has {POINTS_LIMIT} points at most", str(dict(key)))
 
     def _lose(self, number: float, key: _Key) -> None:
         """Deal with a NaN or Inf, which OpenTelemetry does not carry."""
@@ -94,7 +101,10 @@ class _Counter(_Store):
             pass  # the usual case, worth no lock
         else:
             with self.lock:
-                self.points[key] = self.points.get(key, 0) + number
+                if key in self.points or len(self.points) < POINTS_LIMIT:
+                    self.points[key] = self.points.get(key, 0) + number
+                    return
+            self._overflow(key)
 
 
 class _Gauge(_Store):
@@ -112,10 +122,12 @@ class _Gauge(_Store):
         except Exception as error:
             self._unreadable(error)
             return
-        if isfinite(number):
+        if not isfinite(number):
+            self._lose(number, key)
+        elif key in self.points or len(self.points) < POINTS_LIMIT:
             self.points[key] = number
         else:
-            self._lose(number, key)
+            self._overflow(key)
 
     def _lose(self, number: float, key: _Key) -> None:
         self.points.pop(key, None)
@@ -132,11 +144,17 @@ class _Histogram(_Store):
         super().__init__(metric, once)
         self._edge = ref(edge)
         self._queue: deque[tuple[float, _Key]] = deque()
+        self._keys: set[_Key] = set()
 
     def _keep(self, number: float, key: _Key) -> None:
         if number < 0:
             self._drop("a value must be 0 or more", str(number))
             return
+        if key not in self._keys:
+            if len(self._keys) >= POINTS_LIMIT:
+                self._overflow(key)
+                return
+            self._keys.add(key)
         self._queue.append((number, key))
         if len(self._queue) > QUEUE_LIMIT:
             edge = self._edge()

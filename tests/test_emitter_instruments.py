@@ -19,6 +19,7 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 
 import emitter
 from emitter import catalog, instruments
+from emitter.catalog import Kind
 from emitter.instruments import prepare, record, record_training_metrics
 from emitter.repeats import Once
 
@@ -302,6 +303,25 @@ def test_queue_is_bounded_without_a_histogram(monkeypatch: pytest.MonkeyPatch) -
         record_training_metrics(meter, step_duration_ms=value)
     recorder = instruments._recorders[meter]
     assert len(recorder.store(meter, catalog.STEP_DURATION)._queue) <= 8  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "metric", [catalog.RUN_CONFIG, catalog.RUN_TIME, catalog.SPAN_DURATION], ids=lambda metric: metric.kind.value
+)
+def test_points_are_bounded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, metric: catalog.Metric
+) -> None:
+    """An attribute with ever new values stops making points, with one line; those that are there go on."""
+    monkeypatch.setattr(instruments, "POINTS_LIMIT", 8)
+    for value in (*range(100), 0):
+        record(bench.meter, metric, 2.0, {metric.attributes[0]: value})
+    points = {key[1][0][1]: point for key, point in bench.points().items() if key[0] == metric.name}
+    assert set(points) == set(range(8))
+    total = points[0].sum if metric.kind is Kind.HISTOGRAM else points[0].value
+    assert total == (2.0 if metric.kind is Kind.GAUGE else 4.0)
+    assert [record.message for record in caplog.records] == [
+        f"{metric.name}: a metric has 8 points at most (got {{'{metric.attributes[0]}': 8}}). Such values are left out."
+    ]
 
 
 @pytest.fixture
