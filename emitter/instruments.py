@@ -258,11 +258,19 @@ class _Recorder:
             edge.hooks.append(hook)
 
     def store(self, meter: Meter, metric: Metric) -> _Store:
-        """The store of a metric; creates the instrument at first sight."""
+        """The store of a metric; creates the instrument at first sight.
+
+        Raises: ValueError if another entry of this name is of another kind.
+        """
         store = self._stores.get(metric.name)
         if store is None:
             with self._lock:
                 store = self._stores.get(metric.name) or self._new_store(meter, metric)
+        kind = store.metric.kind
+        if kind is not metric.kind:
+            raise ValueError(
+                f"a name has one kind, here {kind.value} (got {metric.kind.value}). Rename one of the two."
+            )
         return store
 
     def _new_store(self, meter: Meter, metric: Metric) -> _Store:

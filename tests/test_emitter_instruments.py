@@ -324,6 +324,18 @@ def test_points_are_bounded(
     ]
 
 
+def test_a_name_has_one_kind(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A second entry of a name that is of another kind is left out, with one line; the first goes on."""
+    declared = {"name": catalog.LOSS.name, "unit": "none", "meaning": "A second loss.", "source": "A test."}
+    for _ in range(3):
+        record(bench.meter, catalog.LOSS, 2.5)
+        record(bench.meter, catalog.Metric(kind=Kind.COUNTER, **declared), 1)
+        record(bench.meter, catalog.Metric(kind=Kind.HISTOGRAM, bounds=(1.0,), **declared), 1)
+    assert bench.values()["loss"] == 2.5
+    assert len(caplog.records) == 2
+    assert "a name has one kind, here gauge (got counter). Rename one of the two." in caplog.text
+
+
 @pytest.fixture
 def _hasty_threads() -> Iterator[None]:
     """Threads take turns as often as they can."""
