@@ -40,8 +40,9 @@ DURATION_BOUNDS_S = (
 _NAME = re.compile(r"megatron(\.[a-z][a-z0-9_]*)+")
 _OTEL_UNITS = {"", "ms", "s", "By", "1", "{token}", "{sample}"}
 _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_MOMENT = re.compile(r"(?<![a-z])iters?(?![a-z])|(iteration|step)s?(?![a-z])|micro[^a-z]?batch")
-"""A word for one moment of a run. A metric attribute of such a name would make a new series each time."""
+_MOMENT = re.compile(r"iteration|(?<![a-z])iter(?!ative|able|ator)|step(?!p|wise|hen)|micro[^a-z]?batch")
+"""A word for one moment of a run, also at the head of another, and not what only sounds so. A metric attribute of such
+a name would make a new series each time."""
 
 
 class Kind(Enum):

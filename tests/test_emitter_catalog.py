@@ -149,8 +149,11 @@ def test_nonsense_is_refused_at_birth(changes: dict[str, object], message: str) 
             "iteration_id",
             "megatron.iteration",
             "currentIteration",
+            "iterationid",
+            "iterno",
         ),
         *("step", "steps", "global_step", "globalStep", "step-number", "STEP", "step2", "timestep", "stepCount"),
+        *("stepid", "stepno"),
         *("microbatch", "micro_batch_id", "micro-batch", "microBatch", "dl.microbatch_id", "microbatches"),
     ],
 )
@@ -163,7 +166,9 @@ def test_an_attribute_that_names_a_moment_is_refused(attribute: str) -> None:
         entry(attributes=("phase", attribute))
 
 
-@pytest.mark.parametrize("attribute", ["steppe", "reiterate", "literal", "limiter", "batch", "micro"])
+@pytest.mark.parametrize(
+    "attribute", ["steppe", "stepwise", "reiterate", "iterator", "literal", "limiter", "batch", "micro"]
+)
 def test_an_attribute_that_only_sounds_like_a_moment_is_allowed(attribute: str) -> None:
     """Whole words are refused, not letters."""
     assert entry(attributes=(attribute,)).attributes == (attribute,)
