@@ -38,13 +38,19 @@ Result = tuple[str, float, float]
 
 
 def log(path: Path) -> None:
-    """One training line in ten; the rest is noise."""
+    """One training line in ten; the rest is noise, whose digits are never the same."""
     order = random.Random(1)
+
+    def other(_: re.Match[str]) -> str:
+        return str(order.randrange(10))
+
     example = next(family.example for family in FAMILIES if family.name == "megatron")
     with path.open("w") as file:
         for step in range(1, LINES // 10 + 1):
-            file.write(re.sub(r"iteration +\d+/ *\d+", f"iteration {step:8d}/{LINES:8d}", example) + "\n")
-            file.writelines(order.choice(NOISE) + "\n" for _ in range(9))
+            loss = f"lm loss: {order.uniform(2, 9):.6E}"
+            line = re.sub(r"iteration +\d+/ *\d+", f"iteration {step:8d}/{LINES:8d}", example)
+            file.write(re.sub(r"lm loss: \S+", loss, line) + "\n")
+            file.writelines(re.sub(r"\d", other, order.choice(NOISE)) + "\n" for _ in range(9))
 
 
 def searched(path: Path) -> int:

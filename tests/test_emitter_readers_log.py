@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from emitter import catalog
@@ -31,6 +32,9 @@ PREFIXES = (
     "INFO:megatron.training:",
     "[20310203 04:05:06][rank-3/8][INFO ] [-----trainer.py:77] : ",
 )
+
+
+ONLY_A_TIME = re.compile(r" *[-\d]+ [:.\d]+ *")
 
 
 def train(iteration: int, *, loss: str = "3.250000E+00", more: str = "", target: int = 9000) -> str:
@@ -120,6 +124,7 @@ def test_any_width(prefix: str, width: int, prefixed_first: bool) -> None:
         wrapped = [piece for text in RUN for piece in pieces(prefix + text, width)]
     else:
         wrapped = [prefix + piece for text in RUN for piece in pieces(text, width)]
+    assume(not any(ONLY_A_TIME.fullmatch(piece) for piece in wrapped))  # which is a stamp
     assert said(read(lines(*wrapped))[0]) == said(read(lines(*(prefix + text for text in RUN)))[0])
 
 

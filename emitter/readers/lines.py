@@ -33,13 +33,13 @@ _PREFIX = re.compile(
   | (?P<bare>{_STAMP})(?:\s*-\s[\w.]+\s-\s{_LEVEL}\s-)?(?=\s)
   | >{{1,2}}(?=\s)                                       # quotes, MindSpeed
   | \[titan\](?=\s)
-  | {_LEVEL}(?:\s*\[(?P<logged>{_STAMP})\]|:[\w.]+:)     # logging's default form
+  | {_LEVEL}(?:\s*\[(?P<logged>{_STAMP})\]|(?P<tight>:[\w.]+:))  # logging's default form
   | {_LEVEL}(?=\s\[)
   | \[(?:\d+|\s*{_LEVEL}\s*)\]                           # viewers' numbers, level
   | \[Rank[ ]\d+\](?=[ ](?:time[ ]\(ms\)|step=))          # DeepSpeed
   | \[[^\[\]|]{{0,80}}\.py:\d+\](?:\s:(?=\s))?           # Primus: where it is printed
   | \[[\w./]+:\d+(?::\w+)?\](?:\s-(?=\s))?               # ezpz: where it is printed
-    )(?:(?<!\[default\d\]:)(?<!\[default\d\d\]:)\s)?""",
+    )(?(tight)|(?:(?<!\[default\d\]:)(?<!\[default\d\d\]:)\s)?)""",
     re.ASCII | re.VERBOSE,
 )
 
