@@ -1,4 +1,4 @@
-"""The ways out: provider, readers, exporters, shutdown. The only module that imports the OpenTelemetry SDK.
+"""The ways out of metrics: provider, readers, exporters, shutdown. Spans and logs have theirs in modules of their own.
 
 Every data point leaves with the run id as an attribute; it is put on here, so that recording costs
 nothing for it.
@@ -38,6 +38,7 @@ from .instruments import prepare
 from .otlp import otlp_exporter
 from .plain import AttributeValue, plain, utf8
 from .repeats import Repeats
+from .settings import Settings
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -46,9 +47,6 @@ if TYPE_CHECKING:
 
 SCOPE = "megatron-watch"
 """Name of the meter."""
-
-SERVICE = "megatron-lm"
-"""Megatron-LM's service name, and the default of ours."""
 
 _log = logging.getLogger(__name__)
 
@@ -165,7 +163,7 @@ def start(
 def sdk_resource(run_id: str, rank: int | None, given: Mapping[str, AttributeValue]) -> Resource:
     """The resource of a process: what is given, over the environment, over the defaults."""
     mine = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0
-    defaults = {"service.name": SERVICE, "service.instance.id": f"{run_id}-rank{mine if rank is None else rank}"}
+    defaults = {"service.name": Settings.service_name, "service.instance.id": f"{run_id}-rank{mine if rank is None else rank}"}
     environment = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES
     made = Resource.create({**defaults, **environment, **given, RUN_ID: run_id})
     return Resource({utf8(name): _encodable(value) for name, value in made.attributes.items()}, made.schema_url)
