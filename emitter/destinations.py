@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -13,6 +14,9 @@ GRPC_PORT = 4317
 HTTP_PORT = 4318
 LAST_PORT = 65_535
 PROTOCOLS = ("grpc", "http/protobuf")
+
+_HIDING = re.compile(r"[^\s('\"]*(?:@|\?[^\s)])[^\s)]*")
+"""What may be a URL with secrets in a message: a word with an @, or with a question mark that does not end it."""
 
 FORMS = ("scrape:PORT", "scrape:HOST:PORT", "otlp", "otlp:URL", "console")
 
@@ -43,7 +47,7 @@ class Otlp:
         if parts is None or parts.scheme not in ("http", "https", "grpc", "grpcs") or not parts.hostname:
             raise ValueError(
                 "emitter: otlp takes a URL with http, https, grpc or grpcs "
-                f"(got {_without_secrets(self.url)!r}). Write otlp:http://HOST:4318 or otlp:grpc://HOST:{GRPC_PORT}."
+                f"(got {without_secrets(self.url)!r}). Write otlp:http://HOST:4318 or otlp:grpc://HOST:{GRPC_PORT}."
             )
         if self.grpc and parts.path not in ("", "/"):
             raise ValueError(f"emitter: a gRPC URL has no path (got {parts.path!r}). Leave it out.")
@@ -71,7 +75,7 @@ class Otlp:
         return self.url
 
     def __str__(self) -> str:
-        return f"otlp:{_without_secrets(self.url)}"
+        return f"otlp:{without_secrets(self.url)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +131,7 @@ def destination(text: str, forms: tuple[str, ...] = FORMS) -> Destination:
     near = difflib.get_close_matches(kind, [form.partition(":")[0] for form in forms], 1)
     hint = f" Did you mean {near[0]!r}?" if near and near[0] != kind else ""
     raise ValueError(
-        f"emitter: a destination is {', '.join(forms[:-1])} or {forms[-1]} (got {_without_secrets(text)!r}).{hint}"
+        f"emitter: a destination is {', '.join(forms[:-1])} or {forms[-1]} (got {without_secrets(text)!r}).{hint}"
     )
 
 
@@ -147,8 +151,13 @@ def _split(url: str) -> SplitResult | None:
     return parts
 
 
-def _without_secrets(url: str) -> str:
+def without_secrets(url: str) -> str:
     """The URL without what may be a password or a token."""
     head, at, tail = url.rpartition("@")
     scheme, separator, _ = head.rpartition("//")
     return ((scheme + separator if at else "") + tail).partition("?")[0]
+
+
+def told_without_secrets(message: str) -> str:
+    """A message without what the URLs in it may hide."""
+    return _HIDING.sub(lambda found: without_secrets(found[0]), message)

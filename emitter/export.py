@@ -162,8 +162,8 @@ def start(
 
 def sdk_resource(run_id: str, rank: int | None, given: Mapping[str, AttributeValue]) -> Resource:
     """The resource of a process: what is given, over the environment, over the defaults."""
-    mine = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0
-    defaults = {"service.name": Settings.service_name, "service.instance.id": f"{run_id}-rank{mine if rank is None else rank}"}
+    mine = (os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0) if rank is None else rank
+    defaults = {"service.name": Settings.service_name, "service.instance.id": f"{run_id}-rank{mine}"}
     environment = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES
     made = Resource.create({**defaults, **environment, **given, RUN_ID: run_id})
     return Resource({utf8(name): _encodable(value) for name, value in made.attributes.items()}, made.schema_url)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import re
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,8 @@ from .destinations import (
     StandardOtlp,
     destination,
     otlp_protocol,
+    told_without_secrets,
+    without_secrets,
 )
 from .errors import EmitterError
 from .instruments import record
@@ -37,8 +38,6 @@ SPAN = "megatron_watch.doctor"
 """Name of the span, and of the logger, of a test export."""
 
 _NOT_OPENED = " Training goes on without."
-_SECRET = re.compile(r"(?<=//)[^/@\s]+@|\?[^\s)]+")
-"""What a URL in a message may hold that nobody should see."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,24 +100,19 @@ def _pushed(text: str, where: Otlp | StandardOtlp, signal: str, environ: Mapping
     )
 
 
-def without_secrets(text: str) -> str:
-    """A text without what its URLs may hide."""
-    return _SECRET.sub("", text)
-
-
 def attempt(way: Way, run_id: str, place: Place, settings: Settings) -> str:
     """Export one value, span or record that way; what stopped it, or nothing if it arrived."""
     with heard() as messages:
         try:
             if isinstance(destination(way.to), Scrape):
                 return _scrape(way, run_id, place)
-            return without_secrets(_push(way, run_id, place, settings, messages))
+            return told_without_secrets(_push(way, run_id, place, settings, messages))
         except EmitterError as error:
-            return without_secrets(str(error))
+            return told_without_secrets(str(error))
         except ImportError as error:
             return f"needs a library (got {error}). Install megatron-watch[otlp]."
         except Exception as error:  # of the exporter's; the doctor goes on to the next way
-            return without_secrets(f"the exporter must start (got {error!r}). Check the OTEL_* variables.")
+            return told_without_secrets(f"the exporter must start (got {error!r}). Check the OTEL_* variables.")
 
 
 @contextmanager

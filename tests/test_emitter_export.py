@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import emitter
 from emitter import catalog
-from emitter.destinations import Console, Otlp, Scrape, destination
+from emitter.destinations import Console, Otlp, Scrape, destination, told_without_secrets
 from emitter.export import start
 from emitter.scrape import OneScrapeAtATime
 
@@ -296,6 +296,20 @@ def test_secrets_are_not_shown() -> None:
         destination("otlp:ftp://user:secret@h/x?token=secret")
     assert "secret" not in str(caught.value)
     assert str(Otlp(url="http://user:secret@h/x?token=secret")) == "otlp:http://h/x"
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("POST http://user:secret@h:4318/v1/metrics?key=secret failed", "POST http://h:4318/v1/metrics failed"),
+        ("(got 'otlp:http://user:sec@ret@h/x'). Is it up?", "(got 'otlp:http://h/x'). Is it up?"),
+        ("retries exceeded with url: /v1/traces?key=secret (Caused by: refused)", None),
+        ("user:secret@h:4317 is down (why?)", "h:4317 is down (why?)"),
+    ],
+)
+def test_secrets_of_a_message_are_not_shown(message: str, told: str | None) -> None:
+    """What an exporter says of its URL is told without password and query; questions stay questions."""
+    assert told_without_secrets(message) == (told or "retries exceeded with url: /v1/traces (Caused by: refused)")
 
 
 def test_taken_port_is_one_clear_line() -> None:
