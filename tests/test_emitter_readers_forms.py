@@ -98,7 +98,7 @@ def test_most_lines_are_read_by_a_form(name: str) -> None:
     read = []
     for step in range(1, 9):
         line = re.sub(r"(iteration[ =]+)\d+/", rf"\g<1>{step:8d}/", example)
-        read.append(log._forms.read(line.encode()) is not None)
+        read.append(log._forms.read(line) is not None)
         log.feed(f"{line}\n".encode())
     assert read[-5:] == [True] * 5
 

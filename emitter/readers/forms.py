@@ -80,9 +80,8 @@ class Forms:
         self._forms: deque[_Form] = deque(maxlen=FORMS)
         self._left = LEARNED
 
-    def read(self, raw: bytes) -> Told | None:
-        """What a line says; None if it is of no known form."""
-        text = raw.decode("latin-1")
+    def read(self, text: str) -> Told | None:
+        """What a line says, Latin-1 as it is; None if it is of no known form."""
         for form in self._forms:
             if told := form.read(text):
                 return told

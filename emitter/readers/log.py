@@ -142,24 +142,25 @@ class LogReader:
     def feed(self, data: bytes) -> list[Record]:
         """Records of the lines that are complete with these bytes."""
         records: list[Record] = []
-        lines = self._splitter.feed(data)
         begin = self._number
-        noise = self._noise()
-        plain = empty = 0
-        for number, raw in enumerate(lines, begin + 1):
+        unknown = empty = others = 0
+        longest, long = self._noise().get, self._long
+        for raw in self._splitter.feed(data):  # each step counts: nine lines in ten end in the first branch
+            size = len(raw)
             shape = raw.translate(None, DIGITS)
-            if len(raw) <= noise.get(shape, 0):
-                plain += 1
-                if len(raw) > NARROWEST:
-                    self._long.append(raw)
-            elif noise and raw == b"\n":
+            if size <= longest(shape, 0):
+                unknown += 1
+                if size > NARROWEST:
+                    long.append(raw)
+            elif raw == b"\n" and not self._waiting:
                 empty += 1
             else:
-                self._number = number
+                others += 1
+                self._number = begin + unknown + empty + others
                 records += self._take(raw, shape)
-                noise = self._noise()
-        self._number = begin + len(lines)
-        self._unknown += plain
+                longest = self._noise().get
+        self._number = begin + unknown + empty + others
+        self._unknown += unknown
         self._skipped["empty"] += empty
         return records
 
@@ -171,10 +172,11 @@ class LogReader:
         """Records of a line that is no known noise."""
         if self._waiting:
             return self._read(raw)
-        if raw.isspace():
+        text = raw.decode("latin-1")  # to search bytes takes six times as long; the words are ASCII
+        if text.isspace():
             self._skip_unknown(raw)
-        elif self._is_worth_a_look(raw, shape.decode("latin-1")):
-            told = self._forms.read(raw)
+        elif self._is_worth_a_look(text, shape.decode("latin-1")):
+            told = self._forms.read(text)
             if told and (told[0].stamp or not (self._stamped and self._long)):
                 return self._tell_line(told)
             return self._read(raw)
@@ -184,9 +186,8 @@ class LogReader:
                 self._words.learn_noise(shape)
         return []
 
-    def _is_worth_a_look(self, raw: bytes, shape: str) -> bool:
+    def _is_worth_a_look(self, text: str, shape: str) -> bool:
         """Whether a line has a word of a layout, or the rest of one."""
-        text = raw.decode("latin-1")  # to search bytes takes six times as long; the words are ASCII
         if self._words.has_core(shape) and (self._words.has_word(text) or self._words.has_rest(text, self._long)):
             return True
         return self._number <= self._alert_until and any(half in text for half in self._awaited)
