@@ -211,10 +211,18 @@ def read_settings(arguments: argparse.Namespace | None = None, environ: Mapping[
     if wrong and on:
         raise ValueError("\n".join(wrong))
     warnings.extend(_unknown(environ))
-    if warnings and on and place(environ).rank == 0:
+    if warnings and on and _is_first(environ):
         for warning in warnings:
             _log.warning("%s", warning)
     return Settings(**values, sources=sources)
+
+
+def _is_first(environ: Mapping[str, str]) -> bool:
+    """Whether this is rank 0; a launcher that cannot be understood is left to whoever needs the place."""
+    try:
+        return place(environ).rank == 0
+    except ValueError:
+        return True
 
 
 def _flag(setting: _Setting, arguments: argparse.Namespace | None) -> Any:

@@ -290,6 +290,12 @@ def test_every_setting_is_explained() -> None:
     assert explain(Settings())[0] == ("enabled", "0", "default")
 
 
+def test_a_launcher_that_is_wrong_is_nothing_to_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A rank that is no number is judged by who needs it: nobody does while telemetry is off."""
+    assert not read_settings(None, {"RANK": "abc", OURS + "SPAN_GROUP": "all"}).enabled
+    assert [record.message[:24] for record in caplog.records] == [OURS + "SPAN_GROUP"]
+
+
 def test_the_signals_that_are_on() -> None:
     """OpenTelemetry's words for what is exported, metrics first."""
     assert Settings().signals == ("metrics", "traces")
