@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from . import identity, ranks, spans, trial
 from .destinations import Scrape, destination
+from .plain import utf8
 from .ranks import Place
 from .run_config import safe_text
 from .sampling import sampler_factory
@@ -31,6 +32,9 @@ machine, with the same environment; telemetry may be off. Exit 0 if all of them 
 wrong."""
 
 PACKAGES = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http", "opentelemetry-exporter-otlp-proto-grpc")
+
+NOT_SEEN = "If the program registers it, all is well: the doctor cannot see that."
+"""Said of a strategy that is none of the emitter's."""
 
 RUNS_SHOWN = 8
 """How many ranges a list of ranks shows before it is cut short."""
@@ -59,6 +63,7 @@ def _count(text: str) -> int:
 def doctor(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:
     """Print the report; 0 if every test export arrived, 1 if one did not or a setting is wrong."""
     wrong: list[str] = []
+    not_seen: list[str] = []
     with trial.heard() as warnings:
         settings = _judged(wrong, lambda: read_settings(options, _as_if_on(environ)))
         place = _judged(wrong, lambda: ranks.place(environ)) or Place()
@@ -70,17 +75,22 @@ def doctor(options: argparse.Namespace, environ: Mapping[str, str] = os.environ)
         run_id = identity.run_id(settings, replace(place, rank=0), environ)  # which warns, and has the same
         _table("This process", _process(settings, place, run_id, environ))
         _table("Resource attributes", _resource(settings, place, run_id, environ))
-        job = _judged(wrong, lambda: _job(settings, place, options))
+        ours = settings.rank_strategy in ranks.rank_strategies()
+        job = _judged(wrong if ours else not_seen, lambda: _job(settings, place, options))
         _table("Ranks", job or [])
         groups = _judged(wrong, lambda: spans.resolve(settings.span_groups)) if settings.traces_enabled else None
         _table("Span groups", [(", ".join(sorted(groups or ())) or "none",)])
+        _judged(not_seen, lambda: sampler_factory(settings.sampling_strategy))
         ways = _judged(wrong, lambda: _ways(settings, place, environ)) or []
+    warnings += [f"{line} {NOT_SEEN}" for line in not_seen]
     _table("Warnings", [(warning,) for warning in dict.fromkeys(warnings)])
     if wrong:
         return _refuse(wrong)
     if not asked.enabled:
         print(f"Telemetry is off: set {PREFIXES[0]}ENABLED=1. The test export is made as if it were on.\n")
-    return _try(ways, place, settings)
+    run_id = f"doctor-{os.urandom(6).hex()}"
+    attributes = identity.resource(settings, place, run_id, environ)
+    return _try(ways, trial.Sender(run_id=run_id, place=place, settings=settings, attributes=attributes))
 
 
 def _as_if_on(environ: Mapping[str, str]) -> dict[str, str]:
@@ -113,7 +123,7 @@ def _version(package: str) -> str:
 
 def _table(title: str, rows: Iterable[tuple[str, ...]]) -> None:
     """A title and rows with aligned columns; nothing where there are no rows."""
-    lines = [tuple(cell or "-" for cell in row) for row in rows]
+    lines = [tuple(utf8(cell) or "-" for cell in row) for row in rows]
     if not lines:
         return
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -214,22 +224,20 @@ def _ways(settings: Settings, place: Place, environ: Mapping[str, str]) -> list[
     ways = trial.ways(ways_out(settings, place), settings, environ)
     if not ways:
         raise ValueError(f"{PREFIXES[0]}EXPORTER: must take what is enabled (got nothing to export). Enable metrics.")
-    sampler_factory(settings.sampling_strategy)
     return ways
 
 
-def _try(ways: list[trial.Way], place: Place, settings: Settings) -> int:
-    run_id = f"doctor-{os.urandom(6).hex()}"
+def _try(ways: list[trial.Way], sender: trial.Sender) -> int:
     rows: list[tuple[str, ...]] = []
     failures = []
     for way in ways:
         begin = time.monotonic()
-        obstacle = trial.attempt(way, run_id, place, settings)
+        obstacle = trial.attempt(way, sender)
         result = "NOT ARRIVED" if obstacle else f"arrived in {time.monotonic() - begin:.1f} s"
         name = str(destination(way.to))
         rows.append((name, way.signal, way.protocol, way.endpoint, result))
         failures += [(f"{name}, {way.signal}: {obstacle}",)] if obstacle else []
-    _table(f"Test export, as run {run_id}", rows)
+    _table(f"Test export, as run {sender.run_id}", rows)
     _table("What stopped it", failures)
     print(f"{len(ways) - len(failures)} of {len(ways)} arrived.")
     return 1 if failures else 0

@@ -27,7 +27,9 @@ from .destinations import (
     without_secrets,
 )
 from .errors import EmitterError
+from .identity import ResourceAttributes
 from .instruments import record
+from .plain import AttributeValue
 from .ranks import Place
 from .settings import Settings
 
@@ -53,6 +55,21 @@ class Way:
     host: str = ""
     port: int = 0
     encrypted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sender:
+    """Who makes a test export: a process of a run, with the resource that its training program would have."""
+
+    run_id: str
+    place: Place
+    settings: Settings
+    attributes: ResourceAttributes
+
+    @property
+    def everything(self) -> dict[str, AttributeValue]:
+        """The attributes of spans and logs."""
+        return {**self.attributes.stable, **self.attributes.volatile}
 
 
 def ways(to: tuple[str, ...], settings: Settings, environ: Mapping[str, str]) -> list[Way]:
@@ -100,13 +117,13 @@ def _pushed(text: str, where: Otlp | StandardOtlp, signal: str, environ: Mapping
     )
 
 
-def attempt(way: Way, run_id: str, place: Place, settings: Settings) -> str:
+def attempt(way: Way, sender: Sender) -> str:
     """Export one value, span or record that way; what stopped it, or nothing if it arrived."""
     with heard() as messages:
         try:
             if isinstance(destination(way.to), Scrape):
-                return _scrape(way, run_id, place)
-            return told_without_secrets(_push(way, run_id, place, settings, messages))
+                return _scrape(way, sender)
+            return told_without_secrets(_push(way, sender, messages))
         except EmitterError as error:
             return told_without_secrets(str(error))
         except ImportError as error:
@@ -137,10 +154,10 @@ def heard() -> Iterator[list[str]]:
         logging.getLogger().removeHandler(silence)
 
 
-def _scrape(way: Way, run_id: str, place: Place) -> str:
+def _scrape(way: Way, sender: Sender) -> str:
     from . import start
 
-    with start(run_id, [way.to], rank=place.rank) as export:
+    with start(sender.run_id, [way.to], resource=sender.attributes.stable, rank=sender.place.rank) as export:
         record(export.meter, catalog.RUN_INFO, 1, {"attempt": "0"})
         host, port = export.addresses[0]
         url = f"http://{_reachable(host)}:{port}/metrics"
@@ -150,7 +167,7 @@ def _scrape(way: Way, run_id: str, place: Place) -> str:
                 body = answer.read().decode()
         except OSError as error:
             return f"{url} must answer (got {error}). Does a firewall of this machine forbid it?"
-        return "" if run_id in body else f"{url} must show the test value (got another page). Take another port."
+        return "" if sender.run_id in body else f"{url} must show the test value (got another page). Take another port."
 
 
 def _reachable(host: str) -> str:
@@ -160,8 +177,8 @@ def _reachable(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _push(way: Way, run_id: str, place: Place, settings: Settings, messages: list[str]) -> str:
-    with redirect_stdout(io.StringIO()), _SENT[way.signal](way.to, run_id, place, settings) as flush:
+def _push(way: Way, sender: Sender, messages: list[str]) -> str:
+    with redirect_stdout(io.StringIO()), _SENT[way.signal](way.to, sender) as flush:
         for message in messages:  # ways of spans and logs that cannot be opened are warnings
             if message.endswith(_NOT_OPENED):
                 return message.removesuffix(_NOT_OPENED)
@@ -178,31 +195,31 @@ Flush = Callable[[float], bool]
 
 
 @contextmanager
-def _metrics(to: str, run_id: str, place: Place, _settings: Settings) -> Iterator[Flush]:
+def _metrics(to: str, sender: Sender) -> Iterator[Flush]:
     from . import start
 
-    export = start(run_id, [to], rank=place.rank)
+    export = start(sender.run_id, [to], resource=sender.attributes.stable, rank=sender.place.rank)
     record(export.meter, catalog.RUN_INFO, 1, {"attempt": "0"})
     with _closed_quickly(export.flush, export.shutdown) as flush:
         yield flush
 
 
 @contextmanager
-def _traces(to: str, run_id: str, place: Place, settings: Settings) -> Iterator[Flush]:
+def _traces(to: str, sender: Sender) -> Iterator[Flush]:
     from . import tracing
 
-    always = replace(settings, sampling_strategy="rank_aware", export_sample_rate=1.0)
-    way_out = tracing.start(run_id, [to], place=place, settings=always)
+    always = replace(sender.settings, sampling_strategy="rank_aware", export_sample_rate=1.0)
+    way_out = tracing.start(sender.run_id, [to], place=sender.place, settings=always, resource=sender.everything)
     way_out.tracer.start_span(SPAN).end()
     with _closed_quickly(way_out.flush, way_out.shutdown) as flush:
         yield flush
 
 
 @contextmanager
-def _logs(to: str, run_id: str, place: Place, _settings: Settings) -> Iterator[Flush]:
+def _logs(to: str, sender: Sender) -> Iterator[Flush]:
     from . import log_bridge
 
-    bridge = log_bridge.start(run_id, [to], place=place)
+    bridge = log_bridge.start(sender.run_id, [to], place=sender.place, resource=sender.everything)
     logging.getLogger(SPAN).critical("A test export.")  # passes whatever level the root logger has
     with _closed_quickly(bridge.flush, bridge.shutdown) as flush:
         yield flush

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -48,6 +49,40 @@ class Received:
             if metric.name == name
             for point in getattr(metric, metric.WhichOneof("data")).data_points
         ]
+
+
+@contextmanager
+def takes_everything(context: ssl.SSLContext | None = None) -> Iterator[tuple[int, list[tuple[str, bytes]]]]:
+    """A server that says yes to every request; its port, and path and body of each."""
+    requests: list[tuple[str, bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            requests.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def get_request(self) -> tuple[Any, Any]:
+            connection, address = super().get_request()
+            return (context.wrap_socket(connection, server_side=True) if context else connection), address
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Whoever hung up does not speak TLS, or does not trust us."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield server.server_port, requests
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @contextmanager
