@@ -40,6 +40,8 @@ class _UnreadableError(Exception):
 
 
 class _Form(NamedTuple):
+    word: str
+    """Without it a line is something else."""
     pattern: re.Pattern[str]
     """A line from its stamp, or else its head, to its end. A group is the stamp, the next ones are values."""
     columns: tuple[tuple[Metric, _Convert], ...]
@@ -58,15 +60,16 @@ class _Form(NamedTuple):
         except _UnreadableError:
             return None
         like = self.like
+        iteration = int(values.pop(catalog.ITERATION))
+        per_gpu = {metric: values.pop(metric) for metric in like.per_gpu} if like.per_gpu else like.per_gpu
+        total = {metric: values.pop(metric) for metric in like.cumulative} if like.cumulative else like.cumulative
         reading = Reading(
             kind=like.kind,
-            iteration=int(values.pop(catalog.ITERATION)),
+            iteration=iteration,
             values=values,
-            per_gpu={metric: values.pop(metric) for metric in like.per_gpu} if like.per_gpu else like.per_gpu,
             stamp=stamp,
-            cumulative={metric: values.pop(metric) for metric in like.cumulative}
-            if like.cumulative
-            else like.cumulative,
+            per_gpu=per_gpu,
+            cumulative=total,
             silent_nan=like.silent_nan,
             rounded=like.rounded,
         )
@@ -83,7 +86,7 @@ class Forms:
     def read(self, text: str) -> Told | None:
         """What a line says, Latin-1 as it is; None if it is of no known form."""
         for form in self._forms:
-            if told := form.read(text):
+            if form.word in text and (told := form.read(text)):
                 return told
         return None
 
@@ -107,6 +110,7 @@ class Forms:
         stamp = _DIGIT.sub(r"\\d", re.escape(line.stamp))
         between = re.escape(text[stamped + len(line.stamp) : head])
         form = _Form(
+            word=next(word for word in layout.words if word in text),
             pattern=re.compile(f"({stamp}){between}{pattern}", re.ASCII),
             columns=columns,
             like=scan.readings[0],

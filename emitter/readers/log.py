@@ -173,17 +173,14 @@ class LogReader:
         if self._waiting:
             return self._read(raw)
         text = raw.decode("latin-1")  # to search bytes takes six times as long; the words are ASCII
-        if text.isspace():
-            self._skip_unknown(raw)
-        elif self._is_worth_a_look(text, shape.decode("latin-1")):
-            told = self._forms.read(text)
-            if told and (told[0].stamp or not (self._stamped and self._long)):
-                return self._tell_line(told)
+        told = self._forms.read(text)
+        if told and (told[0].stamp or not (self._stamped and self._long)):
+            return self._tell_line(told)
+        if self._is_worth_a_look(text, shape.decode("latin-1")):
             return self._read(raw)
-        else:
-            self._skip_unknown(raw)
-            if not shape.isspace() and (self._unlike or b"loss" not in shape):
-                self._words.learn_noise(shape)
+        self._skip_unknown(raw)
+        if not shape.isspace() and (self._unlike or b"loss" not in shape):
+            self._words.learn_noise(shape)
         return []
 
     def _is_worth_a_look(self, text: str, shape: str) -> bool:
