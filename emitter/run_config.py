@@ -79,10 +79,11 @@ _SECRET_NAMES = {
     *("token", "secret", "password", "passwd", "passphrase", "key", "apikey", "credential", "header", "headers"),
     *("auth", "authorization", "cookie", "secrets", "passwords", "keys", "apikeys", "credentials"),
 }
-_PLAIN = re.compile(r"(?:\w|[ .,+*|()\[\]{}<>%~-])+")
+_PLAIN = re.compile(r"(?:\w|[ .,+*|()\[\]{}<>%-])+")
 """Characters of a value: nothing that a URL, a path, an address, a header or an assignment is made with."""
 _TOKEN = re.compile(
-    r"hf_\w|sk-[\w-]{8}|gh[oprsu]_\w|github_pat_|glpat-|xox[abeprs]-|nvapi-|(?:AKIA|ASIA)[A-Z0-9]|eyJ"
+    r"hf_\w|sk-[\w-]{8}|[rs]k_(?:live|test)_|gh[oprsu]_\w|github_pat_|glpat-|xox[abeprs]-|nvapi-|npm_\w|pypi-\w"
+    r"|do[opr]_v1_|dckr_pat_|gsk_\w|hvs\.|lin_api_|AIza\w|(?:AKIA|ASIA)[A-Z0-9]|eyJ"
     r"|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}"  # a UUID
     r"|(?i:\b(?:bearer|basic)\s+\S|passw|secret|credential|api.?key)"
 )
