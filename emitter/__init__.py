@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .sampling import register_sampling_strategy
     from .settings import add_cli_arguments
     from .setup import Telemetry, set_up
-    from .spans import managed_span, span_cm, trace_fn
+    from .spans import is_span_group_enabled, managed_span, safe_set_span_attributes, span_cm, trace_fn
     from .timers import record_phase_times
     from .torchtitan import record_torchtitan_metrics
 
@@ -41,6 +41,7 @@ __all__ = [
     "TrainingRun",
     "add_cli_arguments",
     "catalog",
+    "is_span_group_enabled",
     "managed_span",
     "record",
     "record_phase_times",
@@ -48,6 +49,7 @@ __all__ = [
     "record_training_metrics",
     "register_rank_strategy",
     "register_sampling_strategy",
+    "safe_set_span_attributes",
     "set_up",
     "span_cm",
     "start",
@@ -58,11 +60,13 @@ _HOMES = {
     "Telemetry": "setup",
     "TrainingRun": "loop",
     "add_cli_arguments": "settings",
+    "is_span_group_enabled": "spans",
     "managed_span": "spans",
     "record_phase_times": "timers",
     "record_torchtitan_metrics": "torchtitan",
     "register_rank_strategy": "ranks",
     "register_sampling_strategy": "sampling",
+    "safe_set_span_attributes": "spans",
     "set_up": "setup",
     "span_cm": "spans",
     "trace_fn": "spans",

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import emitter
+
 ROOT = Path(__file__).resolve().parent.parent
 
 HIDE_OTEL = """
@@ -44,6 +46,14 @@ def test_import_loads_no_heavy_module() -> None:
     )
     assert [name for name in loaded if name.startswith(heavy)] == []
     assert "emitter.instruments" in loaded
+
+
+def test_call_sites_find_their_functions_in_the_package() -> None:
+    """What Megatron-LM's call sites import is one of the package's names, and each of those is there."""
+    called = {"managed_span", "span_cm", "trace_fn", "is_span_group_enabled", "safe_set_span_attributes"}
+    assert called | {"record_training_metrics", "add_cli_arguments"} <= set(emitter.__all__)
+    assert all(callable(getattr(emitter, name)) for name in emitter.__all__ if name != "catalog")
+    assert emitter.__all__ == sorted(emitter.__all__)
 
 
 def test_without_opentelemetry_everything_is_silent() -> None:
