@@ -6,7 +6,6 @@ nothing for it.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
@@ -14,7 +13,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.metrics import MeterProvider
@@ -30,7 +28,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from .catalog import RUN_ID
-from .closing import CLOSING_TIME_S, all_within
+from .closing import CLOSING_TIME_S, Closing, all_within
 from .destinations import Console, Destination, Otlp, Scrape, StandardOtlp, destination
 from .errors import EmitterError, missing_library
 from .identity import cleaned
@@ -51,7 +49,7 @@ SCOPE = "megatron-watch"
 _log = logging.getLogger(__name__)
 
 
-class Export:
+class Export(Closing):
     """Metrics of one run on their way out, made by `start`. A context manager that ends with a shutdown."""
 
     def __init__(
@@ -70,10 +68,8 @@ class Export:
         self._readers = readers
         self._exporters = exporters
         self._scrapes = scrapes
-        self._process = os.getpid()
-        self._closed = False
         prepare(self.meter)
-        atexit.register(self.shutdown)
+        super().__init__()
 
     def flush(self, timeout_s: float = CLOSING_TIME_S) -> bool:
         """Push the present values; whether all arrived in time."""
@@ -86,21 +82,8 @@ class Export:
         for reader in self._scrapes:
             reader.await_scrape(max(0.0, deadline - time.monotonic()))
 
-    def shutdown(self, timeout_s: float = CLOSING_TIME_S) -> None:
-        """Push the last values and close every way out, even if a collector hangs."""
-        if self._closed or os.getpid() != self._process:
-            return
-        self._closed = True
-        atexit.unregister(self.shutdown)
+    def _close(self, timeout_s: float) -> None:
         all_within(timeout_s, [reader.shutdown for reader in self._readers])
-
-    def __enter__(self) -> Export:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.shutdown()
 
 
 def start(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from opentelemetry.sdk import _logs
 from opentelemetry.sdk._logs import export as _logs_export
 
-from .closing import CLOSING_TIME_S, all_within
+from .closing import CLOSING_TIME_S, Closing, all_within
 from .destinations import Console, Destination, Otlp, Scrape, StandardOtlp, destination
 from .errors import EmitterError
 from .export import sdk_resource
@@ -33,7 +32,7 @@ _QUEUES = ("opentelemetry.attributes", "opentelemetry.sdk._shared_internal", "op
 _log = logging.getLogger(__name__)
 
 
-class LogBridge:
+class LogBridge(Closing):
     """Log records of one run on their way out, made by `start`. A context manager that ends with a shutdown."""
 
     def __init__(self, provider: _logs.LoggerProvider, outgoing: Sequence[_Outgoing]) -> None:
@@ -42,31 +41,18 @@ class LogBridge:
         for processor in self._processors:
             provider.add_log_record_processor(processor)
         self._handler = _Handler(provider)
-        self._process = os.getpid()
-        self._closed = False
         logging.getLogger().addHandler(self._handler)
-        atexit.register(self.shutdown)
+        super().__init__()
 
     def flush(self, timeout_s: float = CLOSING_TIME_S) -> bool:
         """Push the records that are waiting; whether all arrived in time."""
         in_time = all_within(timeout_s, [processor.force_flush for processor in self._processors])
         return in_time and not any(exporter.failing for exporter in self._outgoing)
 
-    def shutdown(self, timeout_s: float = CLOSING_TIME_S) -> None:
-        """Let go of the root logger, push the last records and close every way out, even if a collector hangs."""
-        if self._closed or os.getpid() != self._process:
-            return
-        self._closed = True
-        atexit.unregister(self.shutdown)
+    def _close(self, timeout_s: float) -> None:
         logging.getLogger().removeHandler(self._handler)
         self._handler.close()
         all_within(timeout_s, [_closing(processor) for processor in self._processors])
-
-    def __enter__(self) -> LogBridge:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
 
 
 def start(

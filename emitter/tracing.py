@@ -5,7 +5,6 @@ Sampling is about what is exported: every span that is made is measured.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
@@ -18,7 +17,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Decision, Sampler, SamplingResult
 
 from . import catalog, spans
-from .closing import CLOSING_TIME_S, all_within
+from .closing import CLOSING_TIME_S, Closing, all_within
 from .destinations import Console, Destination, Otlp, Scrape, StandardOtlp, destination
 from .errors import EmitterError
 from .export import SCOPE, sdk_resource
@@ -88,34 +87,21 @@ class _Measured(Sampler):
         return self._of.get_description()
 
 
-class Tracing:
+class Tracing(Closing):
     """Spans of one run on their way out, made by `start`. A context manager that ends with a shutdown."""
 
     def __init__(self, provider: TracerProvider, processors: Sequence[_Batches]) -> None:
         self.tracer: Tracer = provider.get_tracer(SCOPE)
         self._processors = processors
-        self._process = os.getpid()
-        self._closed = False
-        atexit.register(self.shutdown)
+        super().__init__()
 
     def flush(self, timeout_s: float = CLOSING_TIME_S) -> bool:
         """Push the spans that have ended; whether all arrived in time."""
         in_time = all_within(timeout_s, [processor.force_flush for processor in self._processors])
         return in_time and all(processor.exporter.arrived for processor in self._processors)
 
-    def shutdown(self, timeout_s: float = CLOSING_TIME_S) -> None:
-        """Push the last spans and close every way out, even if a collector hangs."""
-        if self._closed or os.getpid() != self._process:
-            return
-        self._closed = True
-        atexit.unregister(self.shutdown)
+    def _close(self, timeout_s: float) -> None:
         all_within(timeout_s, [processor.shutdown for processor in self._processors])
-
-    def __enter__(self) -> Tracing:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
 
 
 def start(
