@@ -338,3 +338,17 @@ def test_a_forked_child_sends_nothing() -> None:
         done = run(collector.to, after=after)
     assert collector.texts == ["from the run"]
     assert done.stderr == "from the child\nfrom the run\n"
+
+
+def test_a_forked_child_does_nothing_for_it() -> None:
+    """A data loader's record is not even read: what reads it may be locked, by a thread that is not in the child."""
+    after = (
+        "class Loud:\n"
+        "    def __str__(self): print(os.getpid() == run, file=sys.stderr, flush=True); return 'told'\n"
+        "run = os.getpid(); logging.getLogger().setLevel(logging.INFO); child = os.fork()\n"
+        "if child == 0: logging.info(Loud()); sys.exit(0)\n"
+        "os.waitpid(child, 0); logging.info(Loud())"
+    )
+    with over_http() as collector:
+        done = run(collector.to, after=after)
+    assert (collector.texts, done.stderr) == (["told"], "True\n")
