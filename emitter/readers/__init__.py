@@ -4,6 +4,7 @@
     table.py    layouts as tables                                 log.py        wrapped, cut, interleaved, counted
     history.py  readings → records: NaN, skips, attempts          common.py     lines of any log
     printed.py  numbers with a unit or more behind them           timers.py     Megatron-LM's timers
+    words.py    which lines are worth a look                      forms.py      lines that are like one before
 
 A family is added so:
 

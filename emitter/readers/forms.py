@@ -59,20 +59,12 @@ class _Form(NamedTuple):
             values = {metric: convert(value) for (metric, convert), value in zip(self.columns, printed, strict=True)}
         except _UnreadableError:
             return None
-        like = self.like
+        kind, _, _, series, settings, phase, _, per_gpu, total, silent_nan, rounded = self.like
         iteration = int(values.pop(catalog.ITERATION))
-        per_gpu = {metric: values.pop(metric) for metric in like.per_gpu} if like.per_gpu else like.per_gpu
-        total = {metric: values.pop(metric) for metric in like.cumulative} if like.cumulative else like.cumulative
-        reading = Reading(
-            kind=like.kind,
-            iteration=iteration,
-            values=values,
-            stamp=stamp,
-            per_gpu=per_gpu,
-            cumulative=total,
-            silent_nan=like.silent_nan,
-            rounded=like.rounded,
-        )
+        per_gpu = {metric: values.pop(metric) for metric in per_gpu} if per_gpu else per_gpu
+        total = {metric: values.pop(metric) for metric in total} if total else total
+        # By position, since by name it takes twice as long.
+        reading = Reading(kind, iteration, values, series, settings, phase, stamp, per_gpu, total, silent_nan, rounded)
         return reading, source
 
 

@@ -162,27 +162,21 @@ class History:
             elif elapsed_ms is not None and (interval := self._elapsed.interval(iteration, elapsed_ms)):
                 values[catalog.STEP_DURATION], passed_s = interval
         validation = self._new_validation(values, seconds) if catalog.VALIDATION_LOSS in values else []
-        now = _Interval(
-            iteration=iteration,
-            skipped=int(values.get(catalog.SKIPPED_ITERS, 0)),
-            step_ms=values.get(catalog.STEP_DURATION, math.nan),
-            seconds=seconds,
-            microseconds=microseconds,
-            length=length,
-            first=last is None,
-        )
+        step_ms = values.get(catalog.STEP_DURATION, math.nan)
+        skipped = int(values.get(catalog.SKIPPED_ITERS, 0))
+        now = _Interval(iteration, skipped, step_ms, seconds, microseconds, length, last is None)
         repeated = last if last and last.first and length and self._alone(last, length) else None
         self._ahead, self._ahead_totals = {}, {}
         self._last = now
         self._trained = True
         self._phase = "train"
         covered = None if length is None else length + (repeated is not None)
-        length_s = math.nan if covered is None else covered * now.step_ms / 1000
+        length_s = math.nan if covered is None else covered * step_ms / 1000
         if math.isfinite(passed_s):
             length_s = passed_s
         if repeated:
             length_s -= repeated.step_ms / 1000
-        self._derive(values, now.step_ms, reading.per_gpu)
+        self._derive(values, step_ms, reading.per_gpu)
         _correct(values, reading.silent_nan, covered, repeated)
         covered_s = max(0.0, length_s) if math.isfinite(length_s) else None
         return [*validation, training_result(values, self.attempt, seconds, covered_s)]
