@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from .. import catalog
 from ..catalog import Metric
@@ -18,6 +17,7 @@ from ..records import LineCounts, Record, Summary
 from . import common
 from .forms import Forms, Told
 from .history import History
+from .joining import Found, Waiting, alike, begins_in, continues, has_time, is_better
 from .lines import Line, Splitter, read_line
 from .readings import Layout, Reading, Scan, State
 from .table import Family, TrainingLine
@@ -47,22 +47,6 @@ WITHOUT_RESULT = ("run", "phase", "start", "end")
 _LOSS = re.compile(r"loss\W{1,4}[-+]?\d+\.?\d*", re.IGNORECASE)
 
 
-class _Waiting(NamedTuple):
-    """A text that is not finished."""
-
-    line: Line
-    """With the text of all its physical lines so far."""
-    layout: Layout
-    scan: Scan
-    lines: int
-    """How many they are."""
-    since: int
-    """Number of the first one."""
-
-
-_Found = tuple[Layout, Scan]
-
-
 class LogReader:
     """Reads a log bit by bit. Memory is constant in its length. Never raises, whatever the bytes."""
 
@@ -71,7 +55,7 @@ class LogReader:
         self._family: Family | None = self._families[0] if len(self._families) == 1 else None
         self._splitter = Splitter()
         self._history = History()
-        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+        self._waiting: OrderedDict[str, Waiting] = OrderedDict()
         self._long: deque[bytes] = deque(maxlen=LOOK_BACK)
         self._awaited: tuple[str, ...] = ()
         """Second halves of words that one of the long lines may have begun."""
@@ -232,7 +216,7 @@ class LogReader:
             if self._family is not family:  # what waited has told whose log it is
                 found = self._scan(line.text)
         lines = 1
-        unsure = found is None or not _stamped(found[1], line)
+        unsure = found is None or not has_time(found[1], line)
         if self._long and unsure and (before := self._lost_beginning(line, found)):
             self._unknown -= 1
             line, found, lines = before[0], before[1], 2
@@ -241,7 +225,7 @@ class LogReader:
             if line.width >= NARROWEST and self._begins(line.text[-SEAM:]):
                 self._awaited, self._alert_until = ("",), self._number + LOOK_BACK
             return records
-        waiting = _Waiting(line=line, layout=found[0], scan=found[1], lines=lines, since=self._number)
+        waiting = Waiting(line=line, layout=found[0], scan=found[1], lines=lines, since=self._number)
         records += self._finish_or_wait(waiting, cut=cut)
         layout, scan = found
         if lines == 1 and isinstance(layout, TrainingLine) and self._family and not self._family.companion:
@@ -252,7 +236,7 @@ class LogReader:
         """Whether the end of a line has the word of a training line, whose head is not all there."""
         return any(word in end for layout, _ in self._training for word in layout.words)
 
-    def _lost_beginning(self, line: Line, alone: _Found | None) -> tuple[Line, _Found] | None:
+    def _lost_beginning(self, line: Line, alone: Found | None) -> tuple[Line, Found] | None:
         """A line together with an unknown one that holds its head, or its time; takes that out of the unknown."""
         for raw in reversed(self._long):
             before = read_line(raw)
@@ -260,12 +244,12 @@ class LogReader:
                 continue
             together = before._replace(text=before.text + line.text, width=line.width)
             found = self._scan(together.text)
-            if found and _begins_in(before, together, found[1]) and _is_better(found[1], alone, before):
+            if found and begins_in(before, together, found[1]) and is_better(found[1], alone, before):
                 self._long.remove(raw)
                 return together, found
         return None
 
-    def _join(self, line: Line, own: _Found | None, *, cut: bool) -> tuple[list[Record], bool]:
+    def _join(self, line: Line, own: Found | None, *, cut: bool) -> tuple[list[Record], bool]:
         """Records of what this line completes or ends, and whether it belongs to what waited."""
         source = line.source
         if not source and source not in self._waiting:
@@ -277,7 +261,7 @@ class LogReader:
         if not full and (own is None or own[1].begin > 1 or waiting.layout.joint):
             text = waiting.line.text + waiting.layout.joint + line.text
             found = self._scan(text)
-            if found and _alike(found[0], waiting.layout) and _continues(found[1], waiting.scan):
+            if found and alike(found[0], waiting.layout) and continues(found[1], waiting.scan):
                 together = waiting.line._replace(text=text, width=line.width)
                 more = waiting._replace(line=together, layout=found[0], scan=found[1], lines=waiting.lines + 1)
                 return self._finish_or_wait(more, cut=cut), True
@@ -287,7 +271,7 @@ class LogReader:
         self._waiting[source] = waiting
         return [], False
 
-    def _scan(self, text: str) -> _Found | None:
+    def _scan(self, text: str) -> Found | None:
         """The first layout that knows a text."""
         for layout, family in self._training:
             if self._family is not family and not family.signed(text):
@@ -305,7 +289,7 @@ class LogReader:
                     break
         return None
 
-    def _finish_or_wait(self, waiting: _Waiting, *, cut: bool) -> list[Record]:
+    def _finish_or_wait(self, waiting: Waiting, *, cut: bool) -> list[Record]:
         """Finish what is finished; keep what may go on."""
         scan = waiting.scan
         records = []
@@ -327,7 +311,7 @@ class LogReader:
             records += self._finish(self._waiting.popitem(last=False)[1])
         return records
 
-    def _finish(self, waiting: _Waiting) -> list[Record]:
+    def _finish(self, waiting: Waiting) -> list[Record]:
         """Nothing more comes for this text."""
         scan = waiting.scan
         if scan.state == State.OPEN or scan.trouble:
@@ -399,37 +383,3 @@ class LogReader:
                 self._last = int(record.values[catalog.ITERATION])
                 if self._first is None:
                     self._first = self._last
-
-
-def _alike(one: Layout, other: Layout) -> bool:
-    """Whether it is the same layout; of which family a training line is may only show later."""
-    return one is other or (isinstance(one, TrainingLine) and isinstance(other, TrainingLine))
-
-
-def _continues(now: Scan, before: Scan) -> bool:
-    """Whether a text with one line more holds more."""
-    if now.trouble == "garbled" or now.strange > before.strange or len(now.done) < len(before.done):
-        return False
-    if len(now.done) > len(before.done):
-        return True
-    if before.state >= State.ENOUGH > now.state:
-        return False
-    return now.progress > before.progress or now.state > before.state
-
-
-def _stamped(scan: Scan, line: Line) -> bool:
-    return bool(line.stamp) or not scan.readings or bool(scan.readings[-1].stamp)
-
-
-def _begins_in(before: Line, together: Line, scan: Scan) -> bool:
-    """Whether the line before has a part of it, or of the time in front of it."""
-    ahead = together.text[: scan.begin].strip(" []")
-    return scan.begin < len(before.text) or ahead in ("", *(reading.stamp for reading in scan.readings))
-
-
-def _is_better(now: Scan, alone: _Found | None, before: Line) -> bool:
-    """Whether what began on the line before is more than the line alone: it has the head, or the time."""
-    if alone is None:
-        return now.progress > 0 and now.trouble != "garbled"
-    stamped = before.stamp or any(reading.stamp for reading in now.readings)
-    return now.progress >= alone[1].progress and bool(stamped)
