@@ -14,6 +14,7 @@ from pathlib import Path
 
 import bench_backfill
 import bench_emitter
+import bench_readers
 import bench_robust
 import bench_spans
 from rich.console import Console
@@ -50,6 +51,7 @@ def main() -> int:
         *bench_emitter.results(),
         *bench_spans.results(),
         *bench_robust.results(),
+        *bench_readers.results(),
         provision(),
         *bench_backfill.results(),
     ]
