@@ -106,6 +106,8 @@ class _Handler(logging.Handler):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*LoggingHandler", DeprecationWarning)
             self._sdk = _logs.LoggingHandler(logger_provider=provider)
+        # At exit logging flushes whatever handler there is: theirs starts a thread for it, which 3.12 forbids by then.
+        self._sdk.flush = lambda: None  # type: ignore[method-assign]
         self._repeats = Repeats(_QUEUES)
         self._once = Once(__name__)
         self._process = os.getpid()
