@@ -11,10 +11,7 @@ Needs the OpenTelemetry API only, and does nothing where even that is missing.
 from __future__ import annotations
 
 import difflib
-import logging
-from collections import deque
 from collections.abc import Callable, Mapping
-from math import isfinite
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 from weakref import WeakKeyDictionary, ref
@@ -22,9 +19,9 @@ from weakref import WeakKeyDictionary, ref
 from . import catalog
 from .catalog import Kind, Metric
 from .forks import tell_in_child
-from .plain import AttributeValue as AttributeValue
-from .plain import plain
+from .plain import AttributeValue, plain
 from .repeats import Once
+from .stores import Counter, Gauge, Histogram, Key, Store
 
 try:
     from opentelemetry import metrics as _otel
@@ -34,144 +31,7 @@ except ImportError:
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-_Key = tuple[tuple[str, AttributeValue], ...]
-"""Attributes of a point, sorted by name."""
-
-QUEUE_LIMIT = 10_000
-"""Histogram values that wait for a collection: a megabyte at most, and half a day of one value every 5 s."""
-
-POINTS_LIMIT = 2_000
-"""Points of one metric, as many as the SDK's specification allows: what makes more is no label."""
-
-_log = logging.getLogger(__name__)
 _no_op_class: type = type(None) if _otel is None else _otel.NoOpMeter
-
-
-class _Store:
-    """Values of one metric, as the training loop left them."""
-
-    def __init__(self, metric: Metric, once: Once) -> None:
-        self.metric = metric
-        self._once = once
-
-    def take(self, value: SupportsFloat, key: _Key = ()) -> None:
-        """Keep a value."""
-        try:
-            number = float(value)
-        except Exception as error:
-            self._unreadable(error)
-            return
-        if isfinite(number):
-            self._keep(number, key)
-        else:
-            self._lose(number, key)
-
-    def _keep(self, number: float, key: _Key) -> None:
-        raise NotImplementedError
-
-    def _overflow(self, key: _Key) -> None:
-        """Leave a value out that would make a point too many."""
-        self._drop(f"a metric has {POINTS_LIMIT} points at most", str(dict(key)))
-
-    def _lose(self, number: float, key: _Key) -> None:
-        """Deal with a NaN or Inf, which OpenTelemetry does not carry."""
-        self._drop("a value must be finite", str(number))
-
-    def _unreadable(self, error: Exception) -> None:
-        """Deal with a value whose float() failed: a tensor's may raise anything."""
-        self._drop("a value must be a number", repr(error))
-
-    def _drop(self, rule: str, got: str) -> None:
-        name = self.metric.name
-        self._once.warn(f"{name}: {rule}", "%s: %s (got %s). Such values are left out.", name, rule, got)
-
-
-class _Counter(_Store):
-    """Sums."""
-
-    def __init__(self, metric: Metric, once: Once) -> None:
-        super().__init__(metric, once)
-        self.points: dict[_Key, float] = {}
-        self.lock = RLock()
-
-    def _keep(self, number: float, key: _Key) -> None:
-        if number < 0:
-            self._drop("a counter never falls", str(number))
-        elif number == 0 and key in self.points:
-            pass  # the usual case, worth no lock
-        else:
-            with self.lock:
-                if key in self.points or len(self.points) < POINTS_LIMIT:
-                    self.points[key] = self.points.get(key, 0) + number
-                    return
-            self._overflow(key)
-
-
-class _Gauge(_Store):
-    """Last values. One that is not finite withdraws the point."""
-
-    def __init__(self, metric: Metric, once: Once, nonfinite: _Counter) -> None:
-        super().__init__(metric, once)
-        self.points: dict[_Key, float] = {}
-        self._nonfinite = nonfinite if metric.short in catalog.SIGNALS else None
-
-    def take(self, value: SupportsFloat, key: _Key = ()) -> None:
-        """Keep a value; written out, since most of a recording is gauges and a call is a third of one's cost."""
-        try:
-            number = float(value)
-        except Exception as error:
-            self._unreadable(error)
-            return
-        if not isfinite(number):
-            self._lose(number, key)
-        elif key in self.points or len(self.points) < POINTS_LIMIT:
-            self.points[key] = number
-        else:
-            self._overflow(key)
-
-    def _lose(self, number: float, key: _Key) -> None:
-        self.points.pop(key, None)
-        if self._nonfinite is None:
-            super()._lose(number, key)
-        else:
-            self._nonfinite.take(1, (("signal", self.metric.short),))
-
-
-class _Histogram(_Store):
-    """Values that wait until a reader collects, or until the queue is full."""
-
-    def __init__(self, metric: Metric, once: Once, edge: _Edge) -> None:
-        super().__init__(metric, once)
-        self._edge = ref(edge)
-        self._queue: deque[tuple[float, _Key]] = deque()
-        self._keys: set[_Key] = set()
-
-    def _keep(self, number: float, key: _Key) -> None:
-        if number < 0:
-            self._drop("a value must be 0 or more", str(number))
-            return
-        if key not in self._keys:
-            if len(self._keys) >= POINTS_LIMIT:
-                self._overflow(key)
-                return
-            self._keys.add(key)
-        self._queue.append((number, key))
-        if len(self._queue) > QUEUE_LIMIT:
-            edge = self._edge()
-            self.drain(edge.histograms.get(self) if edge else None, 1)  # one for one: no call takes long
-
-    def drain(self, instrument: Any | None, limit: int = QUEUE_LIMIT) -> None:
-        """Hand over the oldest values to the instrument; without one they are lost."""
-        for _ in range(min(limit, len(self._queue))):  # what comes meanwhile waits: a fast loop would never let it end
-            try:
-                number, key = self._queue.popleft()
-            except IndexError:  # empty
-                return
-            try:
-                if instrument is not None:
-                    instrument.record(number, dict(key))
-            except Exception as error:
-                self._drop("a value must be recorded", repr(error))
 
 
 class _Edge:
@@ -182,7 +42,7 @@ class _Edge:
     """
 
     def __init__(self) -> None:
-        self.histograms: dict[_Histogram, Any] = {}
+        self.histograms: dict[Histogram, Any] = {}
         self.hooks: list[Callable[[], object]] = []
 
     def drain(self) -> None:
@@ -196,7 +56,7 @@ class _Edge:
             except Exception as error:
                 _once.warn(f"hook {hook!r}", "emitter: a hook before a collection failed (got %r).", error)
 
-    def callback(self, store: _Counter | _Gauge) -> Callable[[CallbackOptions], list[Observation]]:
+    def callback(self, store: Counter | Gauge) -> Callable[[CallbackOptions], list[Observation]]:
         """Observes the points of a store, having filled the histograms, which are collected after all callbacks."""
 
         def observe(_options: CallbackOptions) -> list[Observation]:
@@ -208,6 +68,17 @@ class _Edge:
 
 
 _Take = Callable[[SupportsFloat], None]
+
+
+def _finder(edge: _Edge) -> Callable[[Histogram], Any | None]:
+    """Finds the instrument of a histogram for as long as the edge lives; it does not keep it alive."""
+    weak = ref(edge)
+
+    def find(store: Histogram) -> Any | None:
+        there = weak()
+        return None if there is None else there.histograms.get(store)
+
+    return find
 
 
 class _Core(NamedTuple):
@@ -230,10 +101,10 @@ class _Recorder:
         self._once = Once(__name__)
         self._lock = RLock()
         tell_in_child(self)
-        self._stores: dict[str, _Store] = {}
+        self._stores: dict[str, Store] = {}
         edge = _Edge()
         self._edge = ref(edge)
-        self._nonfinite = _Counter(catalog.NONFINITE, self._once)
+        self._nonfinite = Counter(catalog.NONFINITE, self._once)
         self._stores[catalog.NONFINITE.name] = self._nonfinite
         self._create(meter, self._nonfinite, edge)
         for signal in catalog.SIGNALS:
@@ -245,7 +116,7 @@ class _Recorder:
         """Let go of locks whose holder stayed in the parent, and of the SDK, whose locks may be held too."""
         self._lock = RLock()
         for store in self._stores.values():
-            if isinstance(store, _Counter):
+            if isinstance(store, Counter):
                 store.lock = RLock()
         edge = self._edge()
         if edge is not None:
@@ -257,7 +128,7 @@ class _Recorder:
         if edge is not None:
             edge.hooks.append(hook)
 
-    def store(self, meter: Meter, metric: Metric) -> _Store:
+    def store(self, meter: Meter, metric: Metric) -> Store:
         """The store of a metric; creates the instrument at first sight.
 
         Raises: ValueError if another entry of this name is of another kind.
@@ -273,30 +144,30 @@ class _Recorder:
             )
         return store
 
-    def _new_store(self, meter: Meter, metric: Metric) -> _Store:
+    def _new_store(self, meter: Meter, metric: Metric) -> Store:
         edge = self._edge() or _Edge()
-        store: _Store
+        store: Store
         if metric.kind is Kind.HISTOGRAM:
-            store = _Histogram(metric, self._once, edge)
+            store = Histogram(metric, self._once, _finder(edge))
         elif metric.kind is Kind.COUNTER:
-            store = _Counter(metric, self._once)
+            store = Counter(metric, self._once)
         else:
-            store = _Gauge(metric, self._once, self._nonfinite)
+            store = Gauge(metric, self._once, self._nonfinite)
         self._create(meter, store, edge)
         self._stores[metric.name] = store
         return store
 
-    def _create(self, meter: Meter, store: _Store, edge: _Edge) -> None:
+    def _create(self, meter: Meter, store: Store, edge: _Edge) -> None:
         metric = store.metric
         declared = {"unit": metric.otel_unit, "description": metric.meaning}
         try:
-            if isinstance(store, _Histogram):
+            if isinstance(store, Histogram):
                 edge.histograms[store] = meter.create_histogram(
                     metric.name, explicit_bucket_boundaries_advisory=metric.bounds, **declared
                 )
-            elif isinstance(store, _Counter):
+            elif isinstance(store, Counter):
                 meter.create_observable_counter(metric.name, [edge.callback(store)], **declared)
-            elif isinstance(store, _Gauge):
+            elif isinstance(store, Gauge):
                 meter.create_observable_gauge(metric.name, [edge.callback(store)], **declared)
         except Exception as error:
             self._once.warn(
@@ -388,7 +259,7 @@ def record(
 
     Raises: ValueError if the entry does not declare one of the attributes; nothing else, ever.
     """
-    key: _Key = () if not attributes else _checked(metric, attributes)
+    key: Key = () if not attributes else _checked(metric, attributes)
     if meter is None or value is None or meter.__class__ is _no_op_class or _otel is None:
         return
     try:
@@ -398,7 +269,7 @@ def record(
         _once.warn(f"record {metric}", "emitter.record: cannot record %s (got %r). Training goes on.", metric, error)
 
 
-def _checked(metric: Metric, attributes: Mapping[str, AttributeValue]) -> _Key:
+def _checked(metric: Metric, attributes: Mapping[str, AttributeValue]) -> Key:
     for name in attributes:
         if name not in metric.attributes:
             declared = ", ".join(metric.attributes) or "none"

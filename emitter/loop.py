@@ -27,8 +27,9 @@ from typing import Any, SupportsFloat
 
 from . import catalog
 from .catalog import Metric
-from .instruments import AttributeValue, record, record_training_metrics
+from .instruments import record, record_training_metrics
 from .lifecycle import Lifecycle
+from .plain import AttributeValue
 from .repeats import Once
 from .run_config import Options
 from .setup import set_up

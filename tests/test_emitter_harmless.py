@@ -21,8 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import emitter
 from emitter import catalog
 from emitter.export import Export, start
-from emitter.instruments import QUEUE_LIMIT, before_collection
+from emitter.instruments import before_collection
 from emitter.repeats import Repeats
+from emitter.stores import QUEUE_LIMIT
 
 ROOT = Path(__file__).resolve().parent.parent
 VALUES = (1500.0, 2.5, 410.0, 0.75, 0, 3e-4, 1.0e6, 61.0)

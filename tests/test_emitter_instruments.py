@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
 import emitter
-from emitter import catalog, instruments
+from emitter import catalog, instruments, stores
 from emitter.catalog import Kind
 from emitter.instruments import prepare, record, record_training_metrics
 from emitter.repeats import Once
@@ -287,7 +287,7 @@ def test_two_readers_see_the_same(bench: Bench) -> None:
 
 def test_full_queue_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """More values than the queue holds arrive all the same, without a collection in between."""
-    monkeypatch.setattr(instruments, "QUEUE_LIMIT", 8)
+    monkeypatch.setattr(stores, "QUEUE_LIMIT", 8)
     for value in range(100):
         record_training_metrics(bench.meter, step_duration_ms=value)
     point = bench.histogram(catalog.STEP_DURATION)
@@ -297,7 +297,7 @@ def test_full_queue_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch)
 
 def test_queue_is_bounded_without_a_histogram(monkeypatch: pytest.MonkeyPatch) -> None:
     """A histogram that could not be created does not hoard its values."""
-    monkeypatch.setattr(instruments, "QUEUE_LIMIT", 8)
+    monkeypatch.setattr(stores, "QUEUE_LIMIT", 8)
     meter = Broken(("create_histogram",))
     for value in range(100):
         record_training_metrics(meter, step_duration_ms=value)
@@ -312,7 +312,7 @@ def test_points_are_bounded(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, metric: catalog.Metric
 ) -> None:
     """An attribute with ever new values stops making points, with one line; those that are there go on."""
-    monkeypatch.setattr(instruments, "POINTS_LIMIT", 8)
+    monkeypatch.setattr(stores, "POINTS_LIMIT", 8)
     for value in (*range(100), 0):
         record(bench.meter, metric, 2.0, {metric.attributes[0]: value})
     points = {key[1][0][1]: point for key, point in bench.points().items() if key[0] == metric.name}
