@@ -1,4 +1,4 @@
-"""Fixtures that several test files share: servers on loopback."""
+"""What all test files share: servers on loopback, and no deadline for generated examples."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from provisioning.errors import ProvisioningError
 from provisioning.stack import tools
 from provisioning.stack.prometheus import Prometheus
+
+settings.register_profile("shared", deadline=None)  # a machine that others use too is slow now and then
+settings.load_profile("shared")
 
 SUITES = {"prometheus2": "bookworm", "prometheus3": "sid"}
 """Debian suite that has the oldest version we serve (2.42) and the newest (3.x)."""

@@ -183,7 +183,7 @@ def records(events: list[tuple[float, str, float]]) -> Iterator[tuple[float, Rec
         yield at, Record(kind=kind, phase=phases.get(kind), attempt=attempt, values=values)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(EVENTS)
 def test_asking_only_the_counters_between_records_changes_nothing(events: list[tuple[float, str, float]]) -> None:
     """A scrape that asks every instrument each time finds the same."""

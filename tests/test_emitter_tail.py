@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emitter.errors import EmitterError
@@ -256,7 +256,6 @@ def test_pipe() -> None:
 ACTIONS = ("write", "half", "rename", "create", "copytruncate", "restart", "look")
 
 
-@settings(max_examples=100, deadline=None)
 @given(actions=st.lists(st.sampled_from(ACTIONS), max_size=20))
 def test_nothing_is_lost_and_nothing_repeated(actions: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whatever order of writing, rotating, looking and starting again: every line once, in its order."""
