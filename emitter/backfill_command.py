@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import datetime, timezone, tzinfo
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO
 from zoneinfo import ZoneInfo
 
 from . import blocks, replay
 from .backfill import Clock, History, Stamps, begin, timed
 from .errors import EmitterError
 from .identity import cleaned
-from .log_options import readable, reader_of, run_id_option, run_name
+from .log_options import chunks, name_in_messages, opened, readable, reader_of, run_id_option, run_name
 from .narration import PROGRESS_S, say, sum_up
 from .readers import LogReader, reader
 from .records import Record
@@ -36,9 +36,6 @@ HEAD_S = 3 * 3600
 """What a running Prometheus may not have written into blocks of its own."""
 
 VERB = "backfill"
-
-CHUNK = 1 << 18
-"""Bytes that are read at a time."""
 
 TARGET = {"job": "training", "instance": "backfill"}
 """What a scrape adds to a series; the job's name is that of the scrape configuration we render."""
@@ -89,7 +86,7 @@ def add_backfill(parser: argparse.ArgumentParser) -> None:
 def _backfill(options: argparse.Namespace) -> int:
     kind, _, folder = options.to.partition(":")
     promtool = blocks.find_promtool(options.promtool, os.environ) if kind == "blocks" else ""
-    name = "standard input" if options.log == "-" else options.log
+    name = name_in_messages(options.log)
     stamps = Stamps(options.timezone)
     history = History(
         interval_ms=options.scrape_interval,
@@ -161,27 +158,20 @@ def _say_cautions(last_s: float, now_s: float, *, to_blocks: bool) -> None:
         _say("the last samples are less than 3 hours old: give them to a server only that did not run at that time")
 
 
-def _records(log: LogReader, file: BinaryIO, name: str) -> Iterator[Record]:
+def _records(log: LogReader, file: BufferedIOBase, name: str) -> Iterator[Record]:
     """The records of the whole log."""
     file.seek(0)
-    return replay.records(name, _chunks(file, name), log)
+    return replay.records(name, chunks(file, name), log)
 
 
-def _chunks(file: BinaryIO, name: str) -> Iterator[bytes]:
-    with readable(name):
-        while data := file.read(CHUNK):
-            yield data
-
-
-def _opened(log: str, name: str, closing: ExitStack) -> tuple[BinaryIO, float | None]:
+def _opened(log: str, name: str, closing: ExitStack) -> tuple[BufferedIOBase, float | None]:
     """The log, so that it can be read twice, and when it was last changed; what is no file is copied into one."""
     with readable(name):
-        opened = open(0 if log == "-" else log, "rb", closefd=log != "-")  # noqa: SIM115 - closed with the stack
-        file = closing.enter_context(opened)
+        file = closing.enter_context(opened(log))
         if file.seekable():
             return file, os.stat(file.fileno()).st_mtime
-        copy = closing.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - so is this
-        shutil.copyfileobj(file, copy, CHUNK)
+        copy = closing.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
+        shutil.copyfileobj(file, copy)
         return copy, None
 
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,7 @@ from .errors import EmitterError
 from .follow import LINGER_S as FOLLOW_LINGER_S
 from .follow import Follower, State, StateFile
 from .identity import attempt
-from .log_options import readable, reader_of, run_id_option, run_name
+from .log_options import chunks, name_in_messages, opened, readable, reader_of, run_id_option, run_name
 from .log_run import LoggedRun, Past
 from .loop import LINGER_S as SCRAPE_S
 from .narration import place_in_log, say, share_read, sum_up
@@ -144,9 +144,10 @@ def _replay(options: argparse.Namespace) -> int:
     ways_out, sinks = _destinations(options)
     log = options.reader or reader()
     with ExitStack() as closing:
-        lines = _lines(options.log)
-        closing.callback(lines.close)
-        records = replay.records("standard input" if options.log == "-" else options.log, lines, log)
+        name = name_in_messages(options.log)
+        with readable(name):
+            file = closing.enter_context(opened(options.log))
+        records = replay.records(name, chunks(file, name), log)
         if not ways_out:
             _play(log, records, sinks, replay.LogTime(0.0), speed=math.inf)
             return 0
@@ -247,15 +248,6 @@ def _play(
         )
     finally:
         sum_up(log.summary, "replay")
-
-
-def _lines(name: str) -> Generator[bytes, None, None]:
-    with readable(name):
-        if name == "-":
-            yield from sys.stdin.buffer
-        else:
-            with open(name, "rb") as file:
-                yield from file
 
 
 def _host(host: str) -> str:

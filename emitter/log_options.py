@@ -1,4 +1,4 @@
-"""What the verbs that read a log have in common: its name, its run's, its format."""
+"""What the verbs that read a log have in common: its name, its run's, its format, its bytes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import has_magic
+from io import BufferedIOBase
 from pathlib import Path
 
 from .errors import EmitterError
 from .readers import LogReader, reader
+
+CHUNK = 1 << 18
+"""Bytes that are read at a time, at most."""
 
 
 def run_id_option(text: str) -> str:
@@ -51,3 +55,20 @@ def readable(name: str) -> Iterator[None]:
         raise EmitterError(f"{name}: a log is a file (got a directory). Name a file in it.") from None
     except OSError as error:
         raise EmitterError(f"{name}: a log must be readable (got {error.strerror}). Check the path.") from error
+
+
+def name_in_messages(log: str) -> str:
+    """What a log is called where something is said of it."""
+    return "standard input" if log == "-" else log
+
+
+def opened(name: str) -> BufferedIOBase:
+    """A log, or standard input, as bytes; whoever opens it closes it."""
+    return open(0 if name == "-" else name, "rb", closefd=name != "-")
+
+
+def chunks(file: BufferedIOBase, name: str) -> Iterator[bytes]:
+    """The bytes of a log as they come, some at a time: a line may have no end."""
+    with readable(name):
+        while data := file.read1(CHUNK):
+            yield data

@@ -16,8 +16,9 @@ PROGRESS_S = 3.0
 
 
 def say(message: str, verb: str) -> None:
-    """Say a sentence in the name of a verb."""
-    print(f"{verb}: {message}.", file=sys.stderr, flush=True)
+    """Say a sentence in the name of a verb; its full stop is added, unless it is a question."""
+    end = "" if message.endswith("?") else "."
+    print(f"{verb}: {message}{end}", file=sys.stderr, flush=True)
 
 
 def sum_up(summary: Summary, verb: str) -> None:

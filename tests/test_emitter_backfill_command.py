@@ -193,6 +193,13 @@ def test_what_a_server_would_do_with_the_blocks_is_said(
         assert said in " ".join(cautions)
 
 
+def test_a_question_ends_in_its_question_mark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log from tomorrow raises one, without a full stop behind it."""
+    tomorrow = datetime.now(timezone.utc).replace(tzinfo=None) + timedelta(days=1)
+    assert main(["backfill", str(log(tmp_path / "r7.log", tomorrow)), "--to", "openmetrics"]) == 0
+    assert capsys.readouterr().err.endswith("backfill: the last samples are in the future; is --timezone right?\n")
+
+
 def test_terminated_it_leaves_nothing_behind(tmp_path: Path) -> None:
     """No block, no folder of work, no promtool."""
     slow = tmp_path / "promtool"

@@ -6,7 +6,9 @@ import io
 import json
 import math
 import re
+import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from emitter import catalog, replay
+from emitter.__main__ import main
+from emitter.log_options import CHUNK
 from emitter.readers import reader
 from emitter.records import Record
 
@@ -240,3 +244,18 @@ def test_jsonl() -> None:
     assert validation == {"kind": "validation", "run_attempt": 0, "iteration": 5, "validation_loss": 4.75}
     assert (second["loss"], second["grad_norm"]) == ("NaN", "+Inf")
     assert '"iteration": 5,' in out.getvalue()
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a file with a hole as large as a hundred chunks no more than a few are in memory."""
+    log = tmp_path / "r7.log"
+    log.write_text(LOG)
+    with log.open("ab") as file:
+        file.truncate(100 * CHUNK)
+    tracemalloc.start()
+    try:
+        assert main(["replay", str(log), "--to", "jsonl"]) == 0
+        assert tracemalloc.get_traced_memory()[1] < 10 * CHUNK
+    finally:
+        tracemalloc.stop()
+    assert capsys.readouterr().out.count('"kind": "train"') == 2
