@@ -49,10 +49,20 @@ def write(pieces: Iterable[Iterable[str]], folder: Path, promtool: str, progress
         with tempfile.TemporaryDirectory(prefix=".backfill-", dir=folder) as work:
             made = list(_made(pieces, Path(work), promtool, progress))
             for block in made:
+                _hand_over(block, folder)
                 block.rename(folder / block.name)
             return len(made)
     except OSError as error:
         raise EmitterError(f"blocks:{folder}: must be a folder that can be written (got {error}). Check it.") from error
+
+
+def _hand_over(block: Path, folder: Path) -> None:
+    """Give a block to whoever owns the folder: a Prometheus that cannot delete one does not start."""
+    owner = folder.stat()
+    for path in (block, *block.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        if owner.st_uid != os.geteuid():
+            os.chown(path, owner.st_uid, owner.st_gid)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,9 +70,12 @@ def doctor(options: argparse.Namespace, environ: Mapping[str, str] = os.environ)
         _table("Versions", [("Python", platform.python_version()), *((name, _version(name)) for name in PACKAGES)])
         if settings is None:
             return _refuse(wrong)
-        asked = read_settings(options, environ)  # with the switch as it is
+        asked = _judged(wrong, lambda: read_settings(options, environ))  # with the switch as it is
+        if asked is None:
+            return _refuse(wrong)
         _table("Settings", [(row.name, row.value, row.source) for row in explain(asked)])
-        run_id = identity.run_id(settings, replace(place, rank=0), environ)  # which warns, and has the same
+        # Rank 0 warns, and has the same id.
+        run_id = identity.cleaned(identity.run_id(settings, replace(place, rank=0), environ))
         _table("This process", _process(settings, place, run_id, environ))
         _table("Resource attributes", _resource(settings, place, run_id, environ))
         ours = settings.rank_strategy in ranks.rank_strategies()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from .errors import EmitterError
 from .log_run import Past
 from .readers import LogReader
 from .records import Record
@@ -27,6 +28,7 @@ from .tail import Source
 
 POLL_S = 0.25
 SLOWEST_POLL_S = 1.0
+PROGRESS_S = 1.0
 """Time between two looks at a log that moves, and at one that does not."""
 
 SETTLE_S = 2.0
@@ -59,11 +61,24 @@ class StateFile:
         self._once = Once(__name__)
 
     def load(self) -> State | None:
-        """The state; None if there is none. One that cannot be read is kept beside it and counts as none."""
+        """The state; None if there is none. A damaged one is kept beside it and counts as none.
+
+        Raises: EmitterError if the file is another's, which stays as it is, or cannot be read.
+        """
         try:
-            return _state(self._path.read_text(encoding="utf-8"))
+            text = self._path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise EmitterError(
+                f"{self._path}: a state file must be readable (got {error.strerror}). Name another file."
+            ) from error
+        if not text.startswith(_MARK) and not _MARK.startswith(text.strip("\0")):
+            raise EmitterError(
+                f"{self._path}: must be a state that follow has written (got another file). Name another file."
+            )
+        try:
+            return _state(text)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             aside = _free(self._path)
             os.replace(self._path, aside)
@@ -100,6 +115,10 @@ class StateFile:
             os.replace(beside, self._path)
         except OSError as error:
             self._once.warn("save", "%s: the state must be written (got %s). Follow goes on without.", beside, error)
+
+
+_MARK = '{"version": '
+"""What a state begins with."""
 
 
 def _state(text: str) -> State:
@@ -167,7 +186,7 @@ class Follower:
         moved_at = clock()
         pause_s = POLL_S
         while True:
-            if self._take_all(stopped):
+            if self._take_all(stopped, clock):
                 moved_at, pause_s = clock(), POLL_S
             silent_s = clock() - moved_at
             if silent_s >= SETTLE_S and not self._settled:
@@ -178,20 +197,23 @@ class Follower:
             pause_s = min(2 * pause_s, SLOWEST_POLL_S)
         if self._sinks is not None:
             deadline = clock() + LAST_LOOK_S
-            self._take_all(lambda: clock() >= deadline)
+            self._take_all(lambda: clock() >= deadline, clock)
         if self._source.over:
             self._tell(self._log.close())
         elif self._state_file is None:  # else the next follow tells what is not finished
             self._settle()
 
-    def _take_all(self, stopped: Callable[[], bool]) -> bool:
+    def _take_all(self, stopped: Callable[[], bool], clock: Callable[[], float]) -> bool:
         """Take what is new; whether there was anything."""
         moved = False
+        due = clock()
         for piece in self._source.read():
             if piece.past:
                 for record in self._log.feed(self._labeled(piece)):
                     self._past.take(record)
-                self._progress(self._source.past_left)
+                if clock() >= due:  # what is left costs a look at every file
+                    self._progress(self._source.past_left)
+                    due = clock() + PROGRESS_S
             else:
                 self._begin()
                 self._settled = False

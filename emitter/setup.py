@@ -23,6 +23,7 @@ from .errors import EmitterError
 from .instruments import record
 from .ranks import Place, exports, several_per_node
 from .ranks import place as place_of
+from .repeats import Once
 from .run_config import Options, as_mapping, run_config
 from .sampling import sampler_factory
 from .settings import DEFAULT, Settings, read_settings
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from .tracing import Tracing
 
 _log = logging.getLogger(__name__)
+_once = Once(__name__)
 
 
 class Telemetry:
@@ -98,6 +100,11 @@ def set_up(
     """
     settings = read_settings(arguments, environ)
     if not (settings.enabled or (to is not None and settings.sources["enabled"] == DEFAULT)):
+        first = False
+        with suppress(ValueError):  # a strange launcher does not matter where nothing is exported
+            first = place_of(environ).rank == 0
+        if settings.sources["enabled"] == DEFAULT and first:
+            _once.warn("off", "emitter: telemetry is off. Set MEGATRON_OTEL_ENABLED=1, or name a way out in `to`.")
         return Telemetry(settings=settings, place=Place(), run_id="", attempt=0, exporting=False)
     place = place_of(environ)
     # What is wrong is wrong on every rank: one that raises alone would leave the others waiting for it.

@@ -12,7 +12,7 @@ import select
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from glob import glob, has_magic
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -67,6 +67,8 @@ class Tail:
         self._times: dict[str, float] = {}
         """The last time in the lines of each file."""
         self.over = False
+        if not self._single:
+            _allow_many_files()
         for path in self._paths:
             _check(path)
         self._find(positions or {}, past=positions is None)
@@ -186,12 +188,29 @@ def _check(path: str) -> None:
 
 def _matching(pattern: str) -> list[str]:
     if os.path.isdir(pattern):
-        found = [os.path.join(pattern, name) for name in os.listdir(pattern)]
+        found = [os.path.join(pattern, name) for name in _names(pattern)]
     elif has_magic(pattern) and not os.path.exists(pattern):
         found = glob(pattern, recursive=True)
     else:
         return [pattern]
     return [path for path in found if _may_be_log(path)]
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError as error:  # too many open files, or a file system that is away for a while
+        _once.warn("folder", "%s: a folder must be readable (got %s). It is looked at again.", folder, error.strerror)
+        return []
+
+
+def _allow_many_files() -> None:
+    """Each log that is followed is an open file; a shell's usual limit is 1024."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _may_be_log(path: str) -> bool:

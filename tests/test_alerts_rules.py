@@ -66,11 +66,23 @@ def test_the_runbook_has_a_page_for_each_alert_and_no_other() -> None:
     assert headings == [rule.name for rule in RULES]
 
 
-def test_the_runbook_names_constants_that_exist() -> None:
-    """A number in the runbook is named after a constant of the queries or signals, not copied."""
-    names = set(re.findall(r"`([A-Z][A-Z_]+[A-Z])`", (CHECKOUT / "alerts" / "runbook.md").read_text()))
+def in_words(name: str, value: float) -> str:
+    """A constant as the runbook says it."""
+    if name.endswith("_RATIO"):
+        return f"{value:.0%}".replace("%", " %")
+    if not name.endswith("_S"):
+        return f"{value:g}"
+    return f"{value / 3600:g} h" if value % 3600 == 0 else f"{value / 60:g} min" if value % 60 == 0 else f"{value:g} s"
+
+
+def test_the_runbook_says_the_numbers_of_the_constants() -> None:
+    """A number in the runbook is that of a constant of the queries or signals, which stands behind it."""
+    text = " ".join((CHECKOUT / "alerts" / "runbook.md").read_text().split())
+    names = re.findall(r"`([A-Z][A-Z_]+[A-Z])`", text)
     assert names
-    assert sorted(name for name in names if not any(hasattr(module, name) for module in MODULES)) == []
+    for name in names:
+        (value,) = {getattr(module, name) for module in MODULES if hasattr(module, name)}
+        assert text.count(f"`{name}`") == text.count(f"{in_words(name, value)} (`{name}`)"), name
 
 
 @each_group

@@ -49,6 +49,22 @@ def test_one_block_for_each_piece_and_nothing_else(promtool_binary: Path, tmp_pa
     assert len(told) >= len(numbers)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+def test_blocks_belong_to_whoever_owns_the_folder(promtool_binary: Path, tmp_path: Path) -> None:
+    """A Prometheus that runs as its own user can delete what root has put there, whatever root's umask is."""
+    data = tmp_path / "data"
+    data.mkdir()
+    os.chown(data, 65534, 65534)
+    before = os.umask(0o077)
+    try:
+        blocks.write([[piece(236_000)]], data, str(promtool_binary), silent)
+    finally:
+        os.umask(before)
+    for path in data.rglob("*"):
+        assert (path.stat().st_uid, path.stat().st_gid) == (65534, 65534)
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644)
+
+
 def test_blocks_join_those_that_are_there(promtool_binary: Path, tmp_path: Path) -> None:
     """The folder may be a database: what it holds stays as it is."""
     (tmp_path / "wal").mkdir()

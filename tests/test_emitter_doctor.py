@@ -178,6 +178,13 @@ def test_telemetry_that_is_off_is_checked_all_the_same(report: Report) -> None:
     assert "Telemetry is off" not in text
 
 
+def test_a_switch_that_is_neither_on_nor_off_is_a_wrong_setting(report: Report) -> None:
+    """As any other wrong value: listed, no traceback."""
+    code, text = report(MEGATRON_OTEL_ENABLED="maybe")
+    assert code == 1
+    assert "MEGATRON_OTEL_ENABLED: must be one of" in " ".join(line for (line,) in cells(text, "Wrong settings"))
+
+
 def test_wrong_settings_are_listed_and_nothing_is_exported(report: Report) -> None:
     """All at once, also those that a training program finds later only."""
     with over_http() as collector:

@@ -12,6 +12,7 @@ import pytest
 from log_commands import training_line
 
 from emitter import catalog
+from emitter.errors import EmitterError
 from emitter.follow import LINGER_S, SETTLE_S, SLOWEST_POLL_S, Follower, State, StateFile
 from emitter.log_run import Past
 from emitter.readers import reader
@@ -237,7 +238,21 @@ def test_state_is_what_was_saved(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "7", '{"version": 2}', '{"version": 1, "attempt": 0}', "\0" * 99])
+@pytest.mark.parametrize("content", [b"[]", b"7", b"key: value\n", b"\x1f\x8b\0\xff", training_line(1).encode()])
+def test_a_file_that_is_no_state_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+    """A configuration, or the log itself, named by mistake: an error, and nothing is touched."""
+    path = tmp_path / "config.yaml"
+    path.write_bytes(content)
+    with pytest.raises(EmitterError, match=r"config.yaml: must be a state that follow has written \(got another file"):
+        StateFile(path).load()
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"config.yaml": content}
+    with pytest.raises(EmitterError, match=r"must be readable \(got Is a directory\)"):
+        StateFile(tmp_path).load()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", '{"version": 2}', '{"version": 1, "attempt": 0}', '{"version": 1, "a', "\0" * 99]
+)
 def test_state_that_cannot_be_read(tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is named, kept beside its place under a free name, and follow begins as for the first time."""
     path, log = tmp_path / "state", tmp_path / "r7.log"

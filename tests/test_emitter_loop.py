@@ -18,7 +18,8 @@ import pytest
 from collectors import over_http
 from prometheus_client.parser import text_string_to_metric_families
 
-from emitter import TrainingRun, catalog, managed_span, record_training_metrics, set_up, spans
+from emitter import TrainingRun, catalog, managed_span, record_training_metrics, set_up, setup, spans
+from emitter.repeats import Once
 from emitter.setup import Telemetry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -194,7 +195,8 @@ def test_the_end_is_pushed_before_a_scrape_is_waited_for() -> None:
 
 def test_sigterm_ends_every_run_of_a_process() -> None:
     """One handler, however many runs; it goes with the last of them."""
-    with TrainingRun("a", to="scrape:0", linger_s=0) as first, TrainingRun("b", to="scrape:0", linger_s=0):
+    first = TrainingRun("a", to="scrape:0", linger_s=0)
+    with TrainingRun("b", to="scrape:0", linger_s=0):
         handler = signal.getsignal(signal.SIGTERM)
         assert callable(handler)
         first.end()
@@ -273,6 +275,21 @@ def test_off_unless_somebody_says_on(caplog: pytest.LogCaptureFixture) -> None:
         assert span is None
     assert run.meter is None
     assert run.telemetry.addresses == ()
+
+
+@pytest.mark.parametrize(("rank", "said"), [("0", 1), ("1", 0), ("x", 0)])
+def test_rank_0_says_that_telemetry_is_off(
+    rank: str, said: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who forgot the switch is told once; who switched it off, or runs another rank, is not."""
+    monkeypatch.setattr(setup, "_once", Once("test"))
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    set_up()
+    set_up()
+    monkeypatch.setenv("MEGATRON_OTEL_ENABLED", "0")
+    set_up()
+    assert len([line for line in caplog.messages if line.startswith("emitter: telemetry is off.")]) == said
 
 
 def test_the_environment_can_switch_off_what_a_program_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:

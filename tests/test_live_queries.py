@@ -31,8 +31,8 @@ ONLY_IN_TROUBLE = {RunPanel.FIRING_ALERTS}
 """Panels that are empty while nothing is wrong."""
 
 NOT_IN_THE_DEMO = {
-    *(RunPanel.TOKENS_PER_NODE, RunPanel.SPAN_TIME, RunPanel.GOODPUT, RunPanel.TIME_SHARES),
-    *(RunPanel.SINCE_CHECKPOINT, RunPanel.LAST_CHECKPOINT, RunPanel.FAILED_CHECKPOINTS, RunPanel.CHECKPOINT_TIME),
+    *(RunPanel.TOKENS_PER_NODE, RunPanel.SPAN_TIME),
+    *(RunPanel.SINCE_CHECKPOINT, RunPanel.LAST_CHECKPOINT, RunPanel.CHECKPOINT_TIME),
     *(RunPanel.VALIDATION_LOSS, RunPanel.LOSS_MAX, RunPanel.MFU, RunPanel.MEMORY_SHARE, RunPanel.MEMORY_ERRORS),
     *(RunPanel.DATA_LOADING_SHARE, RunPanel.DATA_LOADING_TIME),
 }
