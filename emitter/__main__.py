@@ -31,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     add_backfill(verbs.add_parser("backfill", help="the log of a run that is over, as history", description=BACKFILL))
     add_formats(verbs.add_parser("formats", help="the layouts of logs that can be read, with an example of each"))
     doctor.add_arguments(verbs.add_parser("doctor", help=doctor.HELP, description=doctor.DESCRIPTION))
+    _open_what_is_closed()
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     code = 1 if options.verb == "doctor" else 0  # until it has found otherwise
@@ -41,10 +42,29 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _forget_output()
+        print(f"standard output: must take what is written (got {error.strerror}). Is the disk full?", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"{options.verb}: stopped.", file=sys.stderr)
     return code
+
+
+def _open_what_is_closed() -> None:
+    """Standard streams that whoever started this has closed: nothing comes, and what goes there goes nowhere."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115 open until the end
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 open until the end
+
+
+def _forget_output() -> None:
+    """Let the interpreter's last flush succeed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -61,6 +61,30 @@ def test_formats_are_listed_and_forced() -> None:
     assert "(got 'megatrom'). Did you mean 'megatron'?" in err
 
 
+@pytest.mark.parametrize("verb", [["formats"], ["replay", str(DEMO), "--to", "jsonl"], ["doctor"]], ids=lambda v: v[0])
+def test_a_full_disk_under_the_output_is_one_clear_line(verb: list[str]) -> None:
+    """What cannot be written is said, exit 1, no traceback."""
+    command = [sys.executable, "-m", "emitter", *verb]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 1
+    last = "standard output: must take what is written (got No space left on device). Is the disk full?"
+    assert done.stderr.splitlines()[-1] == last
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("closed", "code", "words"), [("<&-", 1, "empty file"), (">&-", 0, "training lines")])
+def test_closed_streams_are_empty_ones(closed: str, code: int, words: str) -> None:
+    """Nothing comes from a standard input that is closed, and nothing goes to such an output."""
+    log = "-" if closed == "<&-" else str(DEMO)
+    shell = f'"{sys.executable}" -m emitter replay "{log}" --to jsonl {closed}'
+    done = subprocess.run(shell, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+    assert words in done.stderr
+
+
 def test_standard_input() -> None:
     """A dash reads standard input."""
     code, out, _ = outcome("replay", "-", "--to", "jsonl", text=LOG.encode())
