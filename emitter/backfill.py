@@ -48,7 +48,7 @@ class Clock:
 
 
 class Stamps:
-    """Printed times as Unix time. Zone None is this machine's."""
+    """Printed times as Unix time. Zone None is this machine's; times that name their own are of that."""
 
     def __init__(self, zone: tzinfo | None) -> None:
         self.back = 0
@@ -56,9 +56,9 @@ class Stamps:
         self._zone = zone
         self._latest = float("-inf")
 
-    def unix(self, stamp_s: float) -> float:
+    def unix(self, stamp_s: float, *, utc: bool = False) -> float:
         """Unix time of a record's stamp, in the order of the log: the hour that a clock has twice is told apart."""
-        moment = datetime.fromtimestamp(stamp_s, timezone.utc).replace(tzinfo=self._zone)
+        moment = datetime.fromtimestamp(stamp_s, timezone.utc).replace(tzinfo=timezone.utc if utc else self._zone)
         unix = moment.timestamp()
         if unix < self._latest - SKEW_S:
             unix = max(unix, moment.replace(fold=1).timestamp())
@@ -74,7 +74,7 @@ def begin(records: Iterable[Record], zone: tzinfo | None, end_s: float) -> tuple
     seconds = 0.0
     for seconds, record in timeline(records):
         if record.stamp_s is not None:
-            return Stamps(zone).unix(record.stamp_s) - seconds, True
+            return Stamps(zone).unix(record.stamp_s, utc=record.utc) - seconds, True
     return end_s - seconds, False
 
 
@@ -84,7 +84,10 @@ def timed(records: Iterable[Record], stamps: Stamps, begin_s: float) -> Iterator
     What another process prints before its first time is put STARTUP_S before that, at most.
     """
     told = (
-        record if record.stamp_s is None else replace(record, stamp_s=stamps.unix(record.stamp_s)) for record in records
+        record
+        if record.stamp_s is None
+        else replace(record, stamp_s=stamps.unix(record.stamp_s, utc=record.utc), utc=True)
+        for record in records
     )
     attempt: int | None = None
     waiting: list[_Timed] = []

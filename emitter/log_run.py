@@ -31,6 +31,7 @@ class Past:
         self._begun_s: float | None = None
         self._saved_s: float | None = None
         """Stamps of the last record, the attempt's first one and the last checkpoint."""
+        self._utc = False
 
     def take(self, record: Record) -> None:
         """Remember what a record says."""
@@ -42,6 +43,9 @@ class Past:
         self.gauges.update({metric: value for metric, value in record.values.items() if metric.kind is Kind.GAUGE})
         self.timers.update(record.series.get(catalog.TIMER_DURATION, {}))
         if record.stamp_s is not None:
+            if record.utc is not self._utc:  # another clock
+                self._begun_s = self._saved_s = None
+            self._utc = record.utc
             self._last_s = record.stamp_s
             self._begun_s = record.stamp_s if self._begun_s is None else self._begun_s
             if record.kind == "checkpoint":

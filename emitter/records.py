@@ -42,7 +42,9 @@ class Record:
     phase: str | None = None
     """The phase that the run is in from here on, if the line tells."""
     stamp_s: float | None = None
-    """When, by the log's own clock; only differences mean something, since logs leave out the time zone."""
+    """When, by the log's own clock; only differences mean something, since most logs leave out the time zone."""
+    utc: bool = False
+    """Whether the log says the zone, so that the stamp is Unix time."""
     length_s: float | None = None
     """How long what is reported took; for logs without a clock."""
 
@@ -54,12 +56,19 @@ class Record:
 
 
 def training_result(
-    values: Mapping[Metric, int | float], attempt: int, stamp_s: float | None, length_s: float | None
+    values: Mapping[Metric, int | float], attempt: int, stamp_s: float | None, utc: bool, length_s: float | None
 ) -> Record:
     """A record of kind and phase `train`, made in a third of the time: a log has a million, and nothing to check."""
     record = object.__new__(Record)
     record.__dict__.update(
-        kind="train", values=values, series={}, attempt=attempt, phase="train", stamp_s=stamp_s, length_s=length_s
+        kind="train",
+        values=values,
+        series={},
+        attempt=attempt,
+        phase="train",
+        stamp_s=stamp_s,
+        utc=utc,
+        length_s=length_s,
     )
     return record
 

@@ -61,15 +61,16 @@ def timeline(of: Iterable[Record]) -> Iterator[tuple[float, Record]]:
     """Each record with its time in seconds since the first one.
 
     By the log's clock where it has one, else by the length of what is reported. Where a clock goes back,
-    a day's change or another attempt, the time goes on.
+    a day's change or another attempt, and where another one takes over, the time goes on.
     """
     now = 0.0
     begun = False
     origin: float | None = None
+    utc = False
     for record in of:
         if record.stamp_s is not None:
-            if origin is None or record.stamp_s - origin < now:
-                origin = record.stamp_s - now
+            if origin is None or record.utc is not utc or record.stamp_s - origin < now:
+                origin, utc = record.stamp_s - now, record.utc
             now = record.stamp_s - origin
         elif record.length_s is not None and begun:
             now += record.length_s

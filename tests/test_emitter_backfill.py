@@ -18,6 +18,7 @@ from emitter import catalog, replay, virtual
 from emitter.backfill import ENDED_SCRAPES, STARTUP_S, History, Stamps, begin, timed
 from emitter.catalog import Kind, Metric
 from emitter.instruments import prepare
+from emitter.log_run import Past
 from emitter.openmetrics import family
 from emitter.readers import reader
 from emitter.records import Record
@@ -267,6 +268,46 @@ def test_stamps_are_of_the_zone_that_is_named() -> None:
     assert begin(read(STAMPED), timezone.utc, 0) == (1_740_830_460.0, True)
     times = [at for at, _ in timed(read(STAMPED), Stamps(ZoneInfo("Asia/Shanghai")), first_s)]
     assert times == [1_740_801_660.0 + 60 * i for i in range(5)]
+
+
+@pytest.mark.parametrize("of", ["2025-03-01T12:{:02}:00Z", "2025-03-01 20:{:02}:00+08:00"])
+def test_stamps_that_name_their_zone_are_of_that(of: str) -> None:
+    """Whatever zone is named for those that do not."""
+    lines = [f"{of.format(i)} {line.partition('] ')[2]}" for i, line in enumerate(STAMPED)]
+    first_s, stamped = begin(read(lines), ZoneInfo("America/New_York"), 0)
+    assert (first_s, stamped) == (1_740_830_400.0, True)
+    times = [at - first_s for at, _ in timed(read(lines), Stamps(ZoneInfo("America/New_York")), first_s)]
+    assert times == [0, 60, 120, 180, 240]
+
+
+MIXED = [
+    "2025-03-01T12:00:30.0Z using world size: 16, data-parallel size: 16\n",
+    *(f"2025-03-01T12:{i:02}:00.0Z{line.replace(' 12:', ' 20:')}" for i, line in enumerate(STAMPED, 1)),
+]
+MIXED.insert(3, "2025-03-01T12:02:30.0Z successfully saved checkpoint at iteration       2 to there\n")
+"""A launcher in front that is in UTC, a program whose clock is in Shanghai."""
+
+
+def test_a_launchers_clock_in_another_zone_is_not_the_runs() -> None:
+    """A start before the first result is in its own zone; then only the program's times move the clock."""
+    zone = ZoneInfo("Asia/Shanghai")
+    first_s, stamped = begin(read(MIXED), zone, 0)
+    assert (first_s, stamped) == (1_740_830_430.0, True)
+    stamps = Stamps(zone)
+    found = [(at - first_s, record.kind) for at, record in timed(read(MIXED), stamps, first_s)]
+    trained = [(30.0 + 60 * i, "train") for i in range(5)]
+    assert found == [(0, "start"), (0, "run"), *trained[:2], (90, "checkpoint"), *trained[2:]]
+    assert stamps.back == 0
+
+
+def test_a_replay_does_not_wait_for_another_clock() -> None:
+    """Where the program's own times take over from a launcher's, no hours pass, nor is the run hours old."""
+    found = [(seconds, record.kind) for seconds, record in replay.timeline(read(MIXED))]
+    assert [seconds for seconds, kind in found if kind == "train"] == [0, 60, 120, 180, 240]
+    past = Past()
+    for record in read(MIXED):
+        past.take(record)
+    assert past.moments(1000.0) == {catalog.RUN_START_TIME: 760.0}
 
 
 def test_without_stamps_the_end_is_the_end_and_steps_are_counted_back() -> None:

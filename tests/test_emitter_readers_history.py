@@ -161,8 +161,8 @@ def test_length_of_a_checkpoint(begin: str, seconds: float | None) -> None:
 def test_a_training_result_is_a_record() -> None:
     """A record that is made without checks is the one that is made with them."""
     values = {catalog.ITERATION: 5, catalog.LOSS: 2.5}
-    made = Record(kind="train", values=values, attempt=2, phase="train", stamp_s=7.5, length_s=1.25)
-    quick = training_result(values, 2, 7.5, 1.25)
+    made = Record(kind="train", values=values, attempt=2, phase="train", stamp_s=7.5, utc=True, length_s=1.25)
+    quick = training_result(values, 2, 7.5, True, 1.25)
     assert (quick, repr(quick), vars(quick)) == (made, repr(made), vars(made))
 
 

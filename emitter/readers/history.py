@@ -19,6 +19,8 @@ What cannot be seen in the lines, and how it is decided here:
 - What is counted ahead of a training line, such as DeepSpeed's overflows, counts where the line itself says less.
   A line without an iteration is about the one that was counted ahead; if none was, it cannot be placed.
 - A validation loss in a training line stays there until the next validation: it is news when it changes.
+- Whether times name their zone tells clocks apart: a launcher's in UTC and the program's own. Once training lines have
+  times, those of the other clock count for nothing.
 - Without a stamp, a step lasts what the time since the start tells.
 - The first value of an argument in a process counts: DeepSpeed prints a world size of its own.
 - Of a checkpoint, an evaluation or a load the log tells the length by stamps at both ends, or by a timer.
@@ -36,7 +38,7 @@ from .. import catalog
 from ..catalog import Kind, Metric
 from ..records import Record, training_result
 from .elapsed import ElapsedClock
-from .lines import moment
+from .lines import moment, names_zone
 from .readings import Number, Reading
 
 SETTINGS: dict[str, Metric] = {
@@ -94,10 +96,22 @@ class History:
         self._ahead_totals: dict[Metric, Number] = {}
         self._elapsed = ElapsedClock()
         self._validated: Number | None = None
+        self._utc = False
+        """Whether the last time that counted names its zone."""
+        self._timed = False
+        """Whether training lines have times."""
 
     def take(self, reading: Reading, source: str, stamp: str) -> list[Record]:
         """The records of a reading; none if it is no news."""
-        seconds, microseconds = moment(reading.stamp or stamp)
+        stamp = reading.stamp or stamp
+        seconds, microseconds = moment(stamp)
+        if seconds is not None:
+            utc = names_zone(stamp)
+            if reading.kind == "train" or not self._timed:
+                self._utc = utc
+                self._timed = self._timed or reading.kind == "train"
+            elif utc is not self._utc:
+                seconds = None
         if reading.kind == "train":
             return self._train(reading, source, seconds, microseconds)
         if reading.kind == "settings":
@@ -133,7 +147,7 @@ class History:
         return []
 
     def _record(self, kind: str, **more: object) -> Record:
-        return Record(kind=kind, attempt=self.attempt, **more)  # type: ignore[arg-type]  # checked by Record's callers
+        return Record(kind=kind, attempt=self.attempt, utc=self._utc, **more)  # type: ignore[arg-type]  # checked by Record's callers
 
     def _train(self, reading: Reading, source: str, seconds: float | None, microseconds: bool) -> list[Record]:
         iteration = reading.iteration
@@ -179,7 +193,7 @@ class History:
         self._derive(values, step_ms, reading.per_gpu)
         _correct(values, reading.silent_nan, covered, repeated)
         covered_s = max(0.0, length_s) if math.isfinite(length_s) else None
-        return [*validation, training_result(values, self.attempt, seconds, covered_s)]
+        return [*validation, training_result(values, self.attempt, seconds, self._utc, covered_s)]
 
     def _new_validation(self, values: dict[Metric, Number], seconds: float | None) -> list[Record]:
         """Take the validation loss out of the values of a training line; a record, if it changed."""

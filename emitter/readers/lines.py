@@ -13,11 +13,11 @@ from typing import NamedTuple
 LONGEST = 65_536
 """Bytes of a line that are kept: memory stays bounded, whatever comes. The longest real lines have some thousands."""
 
-_STAMP = r"(?:\d{4}-\d\d-\d\d[ T]|\d{8}[ ])\d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?"
+_STAMP = r"(?:\d{4}-\d\d-\d\d[ T]|\d{8}[ ])\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:\d\d)?"
 _LEVEL = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|[DIWE])"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_DATE = re.compile(r"((?:\d{4}-\d\d-\d\d|\d{8})[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
-_EPOCH = datetime(1970, 1, 1)  # logs leave out the time zone
+_DATE = re.compile(r"((?:\d{4}-\d\d-\d\d|\d{8})[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_EPOCH = datetime(1970, 1, 1)  # most logs leave out the time zone
 _PREFIX = re.compile(
     rf"""\s*(?:
     (?P<source>
@@ -122,17 +122,24 @@ def last_stamp(text: str) -> str:
 
 
 def moment(stamp: str) -> tuple[float | None, bool]:
-    """Seconds of a printed time, of which only differences mean something, and whether it has microseconds."""
+    """Seconds of a printed time, as if it were UTC unless it names its zone, and whether it has microseconds."""
     match = _DATE.search(stamp)
     if match is None:
         return None, False
-    date, fraction = match.groups()
+    date, fraction, zone = match.groups()
     if "-" not in date:
         date = f"{date[:4]}-{date[4:6]}-{date[6:]}"
     try:
         seconds = (datetime.fromisoformat(date) - _EPOCH).total_seconds()
     except ValueError:
         return None, False
+    if zone and zone != "Z":
+        seconds -= int(f"{zone[0]}1") * (int(zone[1:3]) * 3600 + int(zone[4:]) * 60)
     if fraction is None:
         return seconds, False
     return seconds + float(f"0.{fraction}"), len(fraction) == 6
+
+
+def names_zone(stamp: str) -> bool:
+    """Whether a printed time says its zone."""
+    return stamp.endswith("Z") or stamp[-6:-5] in ("+", "-")
