@@ -34,6 +34,9 @@ STARTUP_S = 600.0
 SKEW_S = 60.0
 """A stamp that is so little before another is a line that came late; one further back is another clock."""
 
+YEARS_S = 0.0, 4_133_980_800.0
+"""1970 to 2100: what is outside is no time of a run, whatever a line or an option says."""
+
 _Timed = tuple[float, Record]
 
 
@@ -53,11 +56,14 @@ class Stamps:
     def __init__(self, zone: tzinfo | None) -> None:
         self.back = 0
         """How often they went back; `timed` goes on from there, later than printed."""
+        self.assumed = False
+        """Whether the zone was needed."""
         self._zone = zone
         self._latest = float("-inf")
 
     def unix(self, stamp_s: float, *, utc: bool = False) -> float:
         """Unix time of a record's stamp, in the order of the log: the hour that a clock has twice is told apart."""
+        self.assumed = self.assumed or not utc
         moment = datetime.fromtimestamp(stamp_s, timezone.utc).replace(tzinfo=timezone.utc if utc else self._zone)
         unix = moment.timestamp()
         if unix < self._latest - SKEW_S:
@@ -82,6 +88,8 @@ def timed(records: Iterable[Record], stamps: Stamps, begin_s: float) -> Iterator
     """Each record with its Unix time; where a clock goes back, time goes on.
 
     What another process prints before its first time is put STARTUP_S before that, at most.
+
+    Raises: EmitterError where a time cannot be one.
     """
     told = (
         record
@@ -93,6 +101,11 @@ def timed(records: Iterable[Record], stamps: Stamps, begin_s: float) -> Iterator
     waiting: list[_Timed] = []
     for seconds, record in timeline(told):
         at_s = begin_s + seconds
+        if not YEARS_S[0] <= at_s < YEARS_S[1]:
+            raise EmitterError(
+                f"backfill: a log's times are from 1970 to 2100 (got {at_s:g} s since 1970). "
+                "Look for a step that took too long or, in a log without times, give another --end."
+            )
         if record.stamp_s is None and record.kind != "train" and attempt not in (None, record.attempt):
             waiting.append((at_s, record))
             continue

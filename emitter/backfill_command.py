@@ -17,7 +17,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from . import blocks, replay
-from .backfill import Clock, History, Stamps, begin, timed
+from .backfill import YEARS_S, Clock, History, Stamps, begin, timed
 from .errors import EmitterError
 from .identity import cleaned
 from .log_options import chunks, name_in_messages, opened, readable, reader_of, run_id_option, run_name
@@ -62,7 +62,7 @@ def add_backfill(parser: argparse.ArgumentParser) -> None:
         type=_zone,
         default=timezone.utc,
         metavar="ZONE",
-        help="where the log's times are from, since they do not say it: UTC (default), Asia/Shanghai, …, or local",
+        help="where the log's times are from that do not say it: UTC (default), Asia/Shanghai, …, or local",
     )
     parser.add_argument(
         "--end",
@@ -133,7 +133,10 @@ def _say_what(history: History, made: int | None) -> None:
 def _say_whence(options: argparse.Namespace, stamped: bool, end_s: float | None, stamps: Stamps) -> None:
     """Where the times are from: what had to be assumed is said."""
     if stamped:
-        _say(f"the log's times are taken for {options.timezone or 'local time'}; --timezone says otherwise")
+        if stamps.assumed:
+            _say(f"the log's times are taken for {options.timezone or 'local time'}; --timezone says otherwise")
+        else:
+            _say("the log's times name their zone")
         if options.end is not None:
             _say("--end is for logs without times; this one has its own")
     elif end_s is not None:
@@ -220,11 +223,12 @@ def _zone(text: str) -> tzinfo | None:
 
 
 def _time_s(text: str, zone: tzinfo | None) -> float:
-    try:
+    with suppress(ValueError, OverflowError):  # what is no time, and what is out of range in its zone
         moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith("Z") else text)
-    except ValueError:
-        raise EmitterError(f"--end: a time is as 2026-01-31T18:00 (got {text!r}). Correct it.") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
+        unix_s = (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
+        if YEARS_S[0] <= unix_s < YEARS_S[1]:
+            return unix_s
+    raise EmitterError(f"--end: a time is as 2026-01-31T18:00, from 1970 to 2100 (got {text!r}). Correct it.")
 
 
 def _milliseconds(text: str) -> int:

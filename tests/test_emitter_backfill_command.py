@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -162,7 +163,10 @@ def test_wrong_usage_is_one_line(options: list[str], said: str, capsys: pytest.C
     [
         (["nowhere.log", "--to", "jsonl"], "nowhere.log: a log must be readable (got No such file or directory)."),
         ([".", "--to", "jsonl"], ".: a log is a file (got a directory). Name a file in it."),
-        ([DEMO, "--to", "jsonl", "--end", "noon"], "--end: a time is as 2026-01-31T18:00 (got 'noon')."),
+        (
+            [DEMO, "--to", "jsonl", "--end", "noon"],
+            "--end: a time is as 2026-01-31T18:00, from 1970 to 2100 (got 'noon').",
+        ),
         ([DEMO, "--to", "blocks:x", "--promtool", "/nonexistent"], "promtool: blocks are made by it"),
         (["/dev/null", "--to", "openmetrics"], "/dev/null: a log has lines (got an empty file)."),
     ],
@@ -173,6 +177,62 @@ def test_work_that_fails_is_one_line(options: list[str], said: str, capsys: pyte
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(said)
+
+
+@pytest.mark.parametrize("zone", ["local", "UTC", "Asia/Shanghai"])
+@pytest.mark.parametrize("end", ["0001-01-01T00:00", "0001-01-01T00:00Z", "1969-12-30", "9999-12-31T23:59"])
+def test_an_end_that_is_no_time_of_a_run_is_one_line(
+    end: str, zone: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is it a time where the zone takes it beyond what there is."""
+    assert (
+        main(["backfill", str(log(tmp_path / "r7.log", None)), "--to", "jsonl", "--end", end, "--timezone", zone]) == 1
+    )
+    assert capsys.readouterr() == (
+        "",
+        f"--end: a time is as 2026-01-31T18:00, from 1970 to 2100 (got {end!r}). Correct it.\n",
+    )
+
+
+@pytest.mark.parametrize("to", ["openmetrics", "jsonl"])
+@pytest.mark.parametrize("begin", [BEGIN, None])
+@pytest.mark.parametrize("step_ms", ["1e17", "1e300"])
+def test_a_step_that_is_longer_than_there_is_time_is_one_line(
+    step_ms: str, begin: datetime | None, to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Counted back from the end, or on from the last time: no run was then."""
+    file = log(tmp_path / "r7.log", begin, 1)
+    with file.open("a") as more:
+        more.write(line(2).replace("20000.0", step_ms))
+    assert main(["backfill", str(file), "--to", to]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("backfill: a log's times are from 1970 to 2100 (got ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("year", ["0001", "9999"])
+def test_a_time_of_a_clock_that_was_never_set_is_none(
+    year: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The log then has no times of its own."""
+    file = log(tmp_path / "r7.log")
+    file.write_text(file.read_text().replace("[2025-", f"[{year}-"))
+    assert main(["backfill", str(file), "--to", "openmetrics", "--end", "2025-03-01T12:01:20"]) == 0
+    text, said = capsys.readouterr()
+    assert times(text) == [UNIX_S + seconds for seconds in range(0, 91, 15)]
+    assert "the log has no times" in said
+
+
+def test_times_that_name_their_zone_are_not_taken_for_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever --timezone says."""
+    file = log(tmp_path / "r7.log")
+    file.write_text(re.sub(r"\[(\S+) (\S+)\]", r"\1T\2Z", file.read_text()))
+    assert main(["backfill", str(file), "--to", "openmetrics", "--timezone", "Asia/Shanghai"]) == 0
+    text, said = capsys.readouterr()
+    assert times(text) == [UNIX_S + seconds for seconds in range(0, 91, 15)]
+    assert "backfill: the log's times name their zone.\n" in said
 
 
 def test_what_a_server_would_do_with_the_blocks_is_said(
