@@ -173,3 +173,47 @@ def test_memory_is_bounded() -> None:
         history.take(train(step), f"node{step}:", "")
     assert len(history._sources) <= 4096
     assert len(history._reported) <= 256
+
+
+def first_and_rest(first_ms: float, number: int, printed_ms: float, **more: Any) -> Record:
+    """The second line of a process that printed its first iteration on its own."""
+    stamps = ["2031-01-01 00:00:20.000001", "2031-01-01 00:01:00.000001"]
+    lines = [
+        (train(1, step_ms=first_ms, stamp=stamps[0]), ""),
+        (train(number, step_ms=printed_ms, stamp=stamps[1], **more), ""),
+    ]
+    return told((Reading(kind="settings", settings={"world_size": 8}), ""), *lines)[-1]
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "number", "printed_ms", "expected_ms"),
+    [(20_000.0, 2, 10_750.0, 1500.0), (30_120.0, 10, 4500.2, 1653.5556), (20_000.0, 2, 9000.0, 9000.0)],
+)
+def test_time_of_the_first_iteration_counts_once(
+    first_ms: float, number: int, printed_ms: float, expected_ms: float
+) -> None:
+    """A mean that includes the first iteration, reported before, is freed of it; one that cannot include it stays."""
+    record = first_and_rest(first_ms, number, printed_ms)
+    assert record.values[catalog.STEP_DURATION] == pytest.approx(expected_ms, abs=1e-3)
+    assert record.length_s == pytest.approx((number - 1) * expected_ms / 1000, abs=1e-3)
+
+
+def test_rates_of_the_first_iteration_count_once() -> None:
+    """Throughput that was computed from that mean is that of the iterations behind the first, too."""
+    record = first_and_rest(20_000.0, 2, 10_750.0, per_gpu={catalog.TOKENS_PER_SEC: 12.0})
+    assert record.values[catalog.TOKENS_PER_SEC] == pytest.approx(12.0 * 8 * 10_750 / 1500)
+    twice = Reading(
+        kind="train",
+        iteration=2,
+        values={catalog.STEP_DURATION: 10_750.0, catalog.THROUGHPUT_TFLOPS: 30.0, **TARGET},
+        stamp="2031-01-01 00:00:21.500001",
+    )
+    again = told((train(1, step_ms=20_000.0, stamp="2031-01-01 00:00:20.000001"), ""), (twice, ""))[-1]
+    assert again.values[catalog.THROUGHPUT_TFLOPS] == pytest.approx(215.0)
+
+
+@pytest.mark.parametrize("skipped", [math.nan, math.inf])
+def test_skips_that_are_no_number(skipped: float) -> None:
+    """A count that is no number is absent, in a first line and in one that another repeats."""
+    lines = [Reading(kind="train", iteration=step, values={catalog.SKIPPED_ITERS: skipped}) for step in (1, 2)]
+    assert [catalog.SKIPPED_ITERS in one.values for one in told(*((line, "") for line in lines))] == [False, False]

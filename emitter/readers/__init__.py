@@ -5,7 +5,7 @@
     history.py  readings → records: NaN, skips, attempts          common.py     lines of any log
     printed.py  numbers with a unit or more behind them           timers.py     Megatron-LM's timers
     words.py    which lines are worth a look                      forms.py      lines that are like one before
-    joining.py  which physical lines are one
+    joining.py  which physical lines are one                      echoes.py     what several ranks say, told once
 
 A family is added so:
 

@@ -7,12 +7,15 @@ What cannot be seen in the lines, and how it is decided here:
 - Megatron core 0.16 and later print the first iteration of a process on its own and report it again in the next line.
   Such a line is known by an iteration out of turn (no multiple of the log interval, which is the argument or else the
   distance to the next line), or by being the process's first iteration in a layout with microseconds, which came with
-  the same release. Its skips are taken off the next line's.
+  the same release. Its skips are taken off the next line's, and its time out of the mean that the next line prints, as
+  well as out of the rates that are computed from that, where what is left is a time.
 - An interval is as long as the distance to the line before, or to the iteration that was loaded; for a first line of
   neither it is the argument log_interval.
 - An iteration that was reported already, with the same values or by another source, is no news. Where lines do not
   tell their source, the same loss is enough. From the same source with other values, or towards another target, it is
   the next attempt.
+- Other statements that several ranks make are told once, as Echoes decides. A start, or a load, is that of the next
+  attempt if its source has started or has results, or if the run is so far on that no rank of it can be that late.
 - A run has ended when it says so, and also when the scheduler cancelled it: somebody, or the time limit, stopped it,
   and nobody needs to be told. A failed node is no such end. A log that just stops leaves its run in the phase it was
   in, as it would look to whoever watches it.
@@ -37,6 +40,7 @@ from typing import NamedTuple
 from .. import catalog
 from ..catalog import Kind, Metric
 from ..records import Record, training_result
+from .echoes import Echoes
 from .elapsed import ElapsedClock
 from .lines import moment, names_zone
 from .readings import Number, Reading
@@ -48,10 +52,19 @@ SETTINGS: dict[str, Metric] = {
 }
 """Arguments that are metrics."""
 
+RATES = (catalog.THROUGHPUT_TFLOPS, catalog.TOKENS_PER_SEC, catalog.MFU)
+"""Means over the same time as the duration of a step. What is printed for one GPU is one of them."""
+
 SOURCES = 4096
 """Sources, and REPORTED iterations, that are remembered: memory is constant in the length of a log."""
 
 REPORTED = 256
+
+LATE = 16
+"""Results that other ranks may have told before one tells that it starts."""
+
+ECHOED = frozenset(("validation", "start", "resume", "saving", "checkpoint", "phase", "end", "ahead", "timers", "hang"))
+"""Kinds of readings that several ranks may print; the rest is compared by value."""
 
 
 class _Interval(NamedTuple):
@@ -77,8 +90,8 @@ class History:
         self.attempt = 0
         self._arguments: dict[str, int] = {}
         self._phase = "startup"
-        self._trained = False
-        """Whether this attempt has a result."""
+        self._results = 0
+        """Of this attempt."""
         self._begin: int | None = None
         """Iteration that the process started from, if the log tells."""
         self._last: _Interval | None = None
@@ -91,6 +104,9 @@ class History:
         self._saving_since: float | None = None
         self._saved_by_stamps = False
         self._guarded: int | None = None
+        self._echoes = Echoes()
+        self._places: OrderedDict[str, int] = OrderedDict()
+        """Iterations that were counted ahead, by source."""
         self._ahead: dict[Metric, Number] = {}
         """Values that were printed before the training line that they are of."""
         self._ahead_totals: dict[Metric, Number] = {}
@@ -116,6 +132,10 @@ class History:
             return self._train(reading, source, seconds, microseconds)
         if reading.kind == "settings":
             return self._settings(reading)
+        if reading.kind == "ahead" and catalog.ITERATION in reading.values:
+            _keep(self._places, source, int(reading.values[catalog.ITERATION]))
+        if reading.kind in ECHOED and not self._is_news(reading, source):
+            return []
         if reading.kind == "validation":
             return self._validation(reading, seconds)
         if reading.kind == "memory":
@@ -149,17 +169,36 @@ class History:
     def _record(self, kind: str, **more: object) -> Record:
         return Record(kind=kind, attempt=self.attempt, utc=self._utc, **more)  # type: ignore[arg-type]  # checked by Record's callers
 
+    def place(self, reading: Reading, source: str) -> int | None:
+        """The iteration that a training line is about, its own or the one counted ahead; None if nothing tells."""
+        if reading.iteration is not None:
+            return reading.iteration
+        ahead = self._places.get(source, self._ahead.get(catalog.ITERATION))
+        return None if ahead is None else int(ahead)
+
+    def _is_news(self, reading: Reading, source: str) -> bool:
+        """Whether a statement is no echo; makes room for the next attempt if it begins one."""
+        begins = reading.kind in ("start", "resume")
+        anew = begins and (source in self._sources or self._results > LATE or self._phase == "ended")
+        if not self._echoes.is_news(reading, source, anew=anew):
+            return False
+        if reading.kind == "start" or (begins and self._results):
+            self._next_attempt()
+            self._echoes.is_news(reading, source, anew=True)
+        return True
+
     def _train(self, reading: Reading, source: str, seconds: float | None, microseconds: bool) -> list[Record]:
-        iteration = reading.iteration
-        if iteration is None and catalog.ITERATION in self._ahead:
-            iteration = int(self._ahead[catalog.ITERATION])
+        iteration = self.place(reading, source)
         if iteration is None:
             return []
+        self._places.pop(source, None)
         printed = {**reading.values, **reading.per_gpu} if reading.per_gpu else reading.values
         ahead = self._ahead  # the next attempt has none
         if not self._news(iteration, printed, source, rounded=reading.rounded):
             return []
         values: dict[Metric, Number] = {catalog.ITERATION: iteration, **reading.values}
+        if not math.isfinite(values.get(catalog.SKIPPED_ITERS, 0)):
+            del values[catalog.SKIPPED_ITERS]
         for metric, value in ahead.items():
             values[metric] = max(value, values.get(metric, 0)) if _counts(metric) else values.get(metric, value)
         last = self._last
@@ -180,17 +219,21 @@ class History:
         skipped = int(values.get(catalog.SKIPPED_ITERS, 0))
         now = _Interval(iteration, skipped, step_ms, seconds, microseconds, length, last is None)
         repeated = last if last and last.first and length and self._alone(last, length) else None
+        per_gpu = reading.per_gpu
+        if repeated and length and catalog.STEP_DURATION in reading.values:
+            rest_ms = ((length + 1) * step_ms - repeated.step_ms) / length
+            if rest_ms > 0:
+                faster = step_ms / rest_ms
+                values.update({rate: values[rate] * faster for rate in RATES if rate in reading.values})
+                per_gpu = {rate: value * faster for rate, value in per_gpu.items()}
+                values[catalog.STEP_DURATION] = step_ms = rest_ms
         self._ahead, self._ahead_totals = {}, {}
         self._last = now
-        self._trained = True
+        self._results += 1
         self._phase = "train"
         covered = None if length is None else length + (repeated is not None)
-        length_s = math.nan if covered is None else covered * step_ms / 1000
-        if math.isfinite(passed_s):
-            length_s = passed_s
-        if repeated:
-            length_s -= repeated.step_ms / 1000
-        self._derive(values, step_ms, reading.per_gpu)
+        length_s = passed_s if math.isfinite(passed_s) else (length or math.nan) * step_ms / 1000
+        self._derive(values, step_ms, per_gpu)
         _correct(values, reading.silent_nan, covered, repeated)
         covered_s = max(0.0, length_s) if math.isfinite(length_s) else None
         return [*validation, training_result(values, self.attempt, seconds, self._utc, covered_s)]
@@ -219,10 +262,7 @@ class History:
         else:
             self._next_attempt()
             news = True
-        self._sources[source] = iteration
-        self._sources.move_to_end(source)
-        if len(self._sources) > SOURCES:
-            self._sources.popitem(last=False)
+        _keep(self._sources, source, iteration)
         if news:
             self._target = target
             self._reported[iteration] = values
@@ -232,9 +272,12 @@ class History:
 
     def _next_attempt(self) -> None:
         """Another process."""
-        if self._trained:
+        if self._results:
             self.attempt += 1
-        self._trained = False
+        self._results = 0
+        self._echoes.clear()
+        self._places.clear()
+        self._guarded = None
         self._begin = self._last = None
         self._reported.clear()
         self._sources.clear()
@@ -303,14 +346,11 @@ class History:
         return [self._record("train", values=values, phase="train", stamp_s=seconds)]
 
     def _start(self, seconds: float | None) -> Record:
-        self._next_attempt()
         self._arguments.clear()
         self._begin = 0
         return self._to("startup", seconds, "start")
 
     def _resume(self, reading: Reading, seconds: float | None) -> list[Record]:
-        if self._trained:
-            self._next_attempt()
         self._begin = reading.iteration
         loaded = {} if reading.iteration is None else {catalog.CHECKPOINT_LAST_ITERATION: reading.iteration}
         return [self._record("resume", values=loaded, stamp_s=seconds)]
@@ -338,6 +378,14 @@ class History:
             self._begin = None
         self._phase = phase
         return self._record(kind, phase=phase, stamp_s=seconds)
+
+
+def _keep(iterations: OrderedDict[str, int], source: str, iteration: int) -> None:
+    """Remember the iteration of a source; of too many sources, the last ones."""
+    iterations[source] = iteration
+    iterations.move_to_end(source)
+    if len(iterations) > SOURCES:
+        iterations.popitem(last=False)
 
 
 def _counts(metric: Metric) -> bool:
