@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -236,6 +237,27 @@ def test_state_is_what_was_saved(tmp_path: Path) -> None:
         file.save(state, durable=durable)
         assert file.load() == state
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_durable_state_is_on_disk_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash of the machine finds the old state or the new one; one that need not be durable waits for no disk."""
+    calls: list[str] = []
+
+    def noted(name: str) -> Callable[..., None]:
+        real = getattr(os, name)
+
+        def call(*arguments: object) -> None:
+            calls.append(name)
+            real(*arguments)
+
+        return call
+
+    for name in ("fsync", "replace"):
+        monkeypatch.setattr(os, name, noted(name))
+    file = StateFile(tmp_path / "state")
+    file.save(State(), durable=True)
+    file.save(State(), durable=False)
+    assert calls == ["fsync", "replace", "replace"]
 
 
 @pytest.mark.parametrize("content", [b"[]", b"7", b"key: value\n", b"\x1f\x8b\0\xff", training_line(1).encode()])

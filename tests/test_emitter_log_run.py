@@ -204,3 +204,11 @@ def test_moments_are_those_of_whoever_watches() -> None:
     assert stage.value(catalog.CHECKPOINT_LAST_SUCCESS_TIME) == START_S + 1
     assert stage.time["startup"] == 100
     stage.reader.shutdown()
+
+
+def test_a_moment_after_the_logs_last_word_is_none() -> None:
+    """Where the clock went back meanwhile, how long ago a checkpoint was complete cannot be told."""
+    before = Past()
+    for kind, stamp_s in (("start", 100.0), ("checkpoint", 200.0), ("train", 150.0)):
+        before.take(Record(kind=kind, stamp_s=stamp_s))
+    assert before.moments(START_S) == {catalog.RUN_START_TIME: START_S - 50}

@@ -57,9 +57,9 @@ def test_lines_come_when_they_are_complete(path: Path, tail: Tail) -> None:
 
 
 def test_what_a_progress_bar_overwrites_is_a_line(path: Path, tail: Tail) -> None:
-    """A carriage return completes a line as soon as it is known not to be half of a line end."""
+    """A carriage return completes a line as soon as it is known not to be half of a line end; a line feed says so."""
     append(path, "10 %\r20 %\r")
-    assert lines(tail) == ["10 %"]
+    assert [piece.data for piece in tail.read()] == [b"10 %\n"]
     append(path, "30 %")
     assert lines(tail) == ["20 %"]
     append(path, "\r\n")
