@@ -10,7 +10,7 @@ from .table import Mark, known
 
 CANCELLED = Mark(
     words=("slurmstepd",),
-    pattern=re.compile(r"slurmstepd: error: \*\*\* .*CANCELLED AT (?!.*NODE FAILURE)", re.ASCII),
+    pattern=re.compile(r"slurmstepd: error: \*\*\* .{0,256}CANCELLED AT (?!.{0,256}NODE FAILURE)", re.ASCII),
     make=lambda match: Reading(kind="end", stamp=last_stamp(match.string)),
 )
 """Somebody, or the time limit, stopped the job."""
@@ -29,6 +29,8 @@ CRASH = Mark(
 )
 """An exception is no end: others may go on, or the job is started again."""
 
-RULE = Mark(words=("----------",), pattern=re.compile(r"^\s*-{20,}\s*$|-{5,} (?:end of )?arguments -{5,}"), make=known)
+RULE = Mark(
+    words=("----------",), pattern=re.compile(r"^\s*-{20,}\s*$|(?<!-)-{5,} (?:end of )?arguments -{5,}"), make=known
+)
 
 LAYOUTS = (CANCELLED, WATCHDOG, CRASH, RULE)

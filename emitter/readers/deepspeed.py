@@ -47,7 +47,8 @@ MARKS = (
     Mark(
         words=("SamplesPerSec=",),
         pattern=re.compile(
-            r"(?<!\S)(?:\S+[/=])?(\d{1,18}), RunningAvgSamplesPerSec=.*MaxMemAllocated=(\d+\.?\d*)GB", re.ASCII
+            r"(?<!\S)(?:\S+[/=])?(\d{1,18}), RunningAvgSamplesPerSec=.{0,256}MaxMemAllocated=(\d+(?:\.\d*)?)GB",
+            re.ASCII,
         ),
         begin=re.compile(r"(?<!\S)(?:\S+[/=])?\d+, RunningAvgSamplesPerSec=", re.ASCII),
         make=lambda match: Reading(
@@ -69,7 +70,7 @@ PIPELINE = TrainingLine(
         Field(metric=None, keys=("samples/sec", "lm loss", "moe loss")),
     ),
     last="samples/sec",
-    pair=re.compile(r"([a-z][a-z /()]*): *(\S+)", re.ASCII),
+    pair=re.compile(r"([a-z][a-z /()]{0,63}): *(\S+)", re.ASCII),
     closed=False,
 )
 

@@ -13,7 +13,7 @@ from .table import Family, Field, Mark, number
 
 TERA = {"": 1e-12, "K": 1e-9, "M": 1e-6, "G": 1e-3, "T": 1, "P": 1e3, "E": 1e6, "Z": 1e9}
 
-_FLOPS = re.compile(r"(\d+\.?\d*)([KMGTPEZ]?)FLOPS", re.ASCII)
+_FLOPS = re.compile(r"(\d+(?:\.\d*)?)([KMGTPEZ]?)FLOPS", re.ASCII)
 
 
 def teraflops(printed: str) -> Number | None:
@@ -49,7 +49,7 @@ def _validation(match: re.Match[str]) -> Reading:
 VALIDATION = Mark(
     words=("validation results",),
     pattern=re.compile(
-        r"(?<!\S)validation results at iteration (\d{1,18}) *\|(?:.*\|)? *lm_loss value: *([^ |]+) *\|", re.ASCII
+        r"(?<!\S)validation results at iteration (\d{1,18}) *\|(?:.{0,1024}\|)? *lm_loss value: *([^ |]+) *\|", re.ASCII
     ),
     begin=re.compile(r"(?<!\S)validation results at iteration", re.ASCII),
     make=_validation,

@@ -91,7 +91,7 @@ def _setting(match: re.Match[str]) -> Reading:
 OTHERS = (
     Mark(
         words=("eval_loss",),
-        pattern=re.compile(r"\{[^{}]*['\"]eval_loss['\"]: ['\"]?([^'\",}]+)[^{}]*\}"),
+        pattern=re.compile(r"\{[^{}]*['\"]eval_loss['\"]: ['\"]?([^'\",}]{1,64})[^{}]{0,4096}\}"),
         begin=re.compile(r"\{['\"]eval_"),
         make=_validation,
     ),

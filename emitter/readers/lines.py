@@ -18,6 +18,9 @@ _LEVEL = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|[DIWE])"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _DATE = re.compile(r"((?:\d{4}-\d\d-\d\d|\d{8})[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1)  # most logs leave out the time zone
+_YEARS = 2000, 2100
+"""A time outside of them is a number that looks like one, or that of a clock which was never set."""
+
 _PREFIX = re.compile(
     rf"""\s*(?:
     (?P<source>
@@ -130,9 +133,12 @@ def moment(stamp: str) -> tuple[float | None, bool]:
     if "-" not in date:
         date = f"{date[:4]}-{date[4:6]}-{date[6:]}"
     try:
-        seconds = (datetime.fromisoformat(date) - _EPOCH).total_seconds()
+        time = datetime.fromisoformat(date)
     except ValueError:
         return None, False
+    if not _YEARS[0] <= time.year <= _YEARS[1]:
+        return None, False
+    seconds = (time - _EPOCH).total_seconds()
     if zone and zone != "Z":
         seconds -= int(f"{zone[0]}1") * (int(zone[1:3]) * 3600 + int(zone[4:]) * 60)
     if fraction is None:

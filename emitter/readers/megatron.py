@@ -100,7 +100,7 @@ MARKS = (
         words=("iteration",),
         pattern=re.compile(
             r"(?<!\S)valid(?:ation)?(?:-(?P<name>\S+))? loss at iteration *(?P<iteration>\d{1,18})"
-            r"(?: on (?P<set>\w+) set)? *\|(?:.*\|)? *lm *loss *value: *(?P<loss>[^ |]+) *\|",
+            r"(?: on (?P<set>\w+) set)? *\|(?:.{0,1024}\|)? *lm *loss *value: *(?P<loss>[^ |]+) *\|",
             re.ASCII,
         ),
         make=_validation,
@@ -108,7 +108,7 @@ MARKS = (
     ),
     Mark(
         words=("checkpoint",),
-        pattern=re.compile(r"successfully loaded checkpoint .*at iteration *(\d{1,18})\b", re.ASCII),
+        pattern=re.compile(r"successfully loaded checkpoint .{0,1024}at iteration *(\d{1,18})\b", re.ASCII),
         make=lambda match: Reading(kind="resume", iteration=int(match[1]), stamp=last_stamp(match.string)),
         begin=re.compile(r"successfully loaded checkpoint ", re.ASCII),
     ),
@@ -142,7 +142,7 @@ MARKS = (
     ),
     Mark(
         words=("Step Time",),
-        pattern=re.compile(r"Step Time : [\d.]+s GPU utilization: (\d+\.?\d*) ?(?:MODEL_)?TFLOP/s/GPU", re.ASCII),
+        pattern=re.compile(r"Step Time : [\d.]+s GPU utilization: (\d+(?:\.\d*)?) ?(?:MODEL_)?TFLOP/s/GPU", re.ASCII),
         begin=re.compile(r"Step Time : [\d.]+s GPU utiliz", re.ASCII),
         make=lambda match: Reading(kind="ahead", values={catalog.THROUGHPUT_TFLOPS: float(match[1])}),
     ),
@@ -183,7 +183,7 @@ MEMORY_KEYS: dict[str, tuple[Metric, float]] = {
 """Megatron's megabytes are 1024² bytes; the gigabytes of Megatron-Bridge are 10⁹."""
 
 _MEMORY = re.compile(r"(?:\[Rank \d+\] \()?after (\d{1,18}) iterations\)? memory \([MG]B\)(?= ?\|)", re.ASCII)
-_MEMORY_PAIR = re.compile(r"\|\s*([a-z][a-z -]*?): *(\d+\.?\d*)(?=\s*(?:\||\[|$))", re.ASCII)
+_MEMORY_PAIR = re.compile(r"\|\s*([a-z][a-z -]*?): *(\d+(?:\.\d*)?)(?=\s*(?:\||\[|$))", re.ASCII)
 
 OTHERS = (TimersBlock(), TimersLine(), Memory(), *MARKS, *deepspeed.BESIDE)
 """Also for every fork; any of them may run on DeepSpeed."""

@@ -32,7 +32,7 @@ TRAINING = TrainingLine(
         Field(metric=catalog.MFU, keys=("mfu",), read=percent),
     ),
     last="mfu",
-    pair=re.compile(r"([a-z]+) ([^\s,]+)(?=[\s,]|(?<=%)$)", re.ASCII),
+    pair=re.compile(r"(?<![a-z])([a-z]{1,64}) ([^\s,]{1,64})(?=[\s,]|(?<=%)$)", re.ASCII),
     closed=False,
     until="mfu -100.00%",
 )

@@ -25,7 +25,7 @@ TRAINING = TrainingLine(
     words=("Epoch ",),
     head=re.compile(r"(?<!\S)Epoch \d+: [: ]*\d+%\|[^|]*\| *\d+/\d+ \[(?=\d)", re.ASCII),
     fields=FIELDS,
-    pair=re.compile(r"([A-Za-z_][\w/ ]*)=([^,\]]+)(?=[,\]])", re.ASCII),
+    pair=re.compile(r"([A-Za-z_][\w/ ]{0,63})=([^,\]]{1,256})(?=[,\]])", re.ASCII),
     end="]",
     rounded=True,
 )

@@ -52,8 +52,8 @@ OTHERS = (
     Mark(
         words=("checkpoint save",),
         pattern=re.compile(
-            r"(?:\[NeMo I (?P<stamp>[\d :-]+) [^\]]*\] )?"
-            r"Async checkpoint save for step (?P<iteration>\d{1,18}) .*finalized successfully",
+            r"(?:\[NeMo I (?P<stamp>[\d :-]{1,32}) [^\]]{0,256}\] )?"
+            r"Async checkpoint save for step (?P<iteration>\d{1,18}) .{0,1024}finalized successfully",
             re.ASCII,
         ),
         begin=re.compile(r"Async checkpoint save for step", re.ASCII),

@@ -36,7 +36,7 @@ TRAINING = replace(
     megatron.TRAINING,
     fields=FIELDS,
     # The number of the rank that has the largest memory is in a key.
-    pair=re.compile(r"\s*(?:rank-\d+ )?([^|:]+):\s*([^|]*?)\s*\|", re.ASCII),
+    pair=re.compile(r"(?:\s{0,8}rank-\d{1,9} )?([^|:]{1,64}):([^|]{0,256})\|", re.ASCII),
 )
 
 FAMILY = Family(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from .readings import Number
@@ -10,11 +9,14 @@ from .table import number
 
 MAGNITUDES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 
-_LEADING = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|nan|inf)(?![\w.])", re.ASCII | re.IGNORECASE)
-_ELAPSED = re.compile(r"(?:(\d+) days?, ?)?(?:(?:(\d+):)?(\d+):)?(\d+)", re.ASCII)
-_ELAPSED_PART = re.compile(r"(\d+)([dhms])(?: |$)", re.ASCII)
+LARGEST = 10**18
+"""What a whole number stays below, so that it may be stored and divided."""
+
+_LEADING = re.compile(r"[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf)(?![\w.])", re.ASCII | re.IGNORECASE)
+_ELAPSED = re.compile(r"(?:(\d{1,9}) days?, ?)?(?:(?:(\d{1,9}):)?(\d{1,9}):)?(\d{1,9})", re.ASCII)
+_ELAPSED_PART = re.compile(r"(?<!\S)(\d{1,9})([dhms])(?: |$)", re.ASCII)
 _SECONDS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
-_MAGNITUDE = re.compile(r"([+-]?\d+\.?\d*) ?([KMGBTPE]?)", re.ASCII)
+_MAGNITUDE = re.compile(r"([+-]?\d+(?:\.\d*)?) ?([KMGBTPE]?)", re.ASCII)
 
 
 def leading(printed: str) -> Number | None:
@@ -26,7 +28,7 @@ def leading(printed: str) -> Number | None:
 def whole(printed: str) -> int | None:
     """A count, however it is printed: `3.1e+4`, `39.00`."""
     value = number(printed)
-    return int(value) if value is not None and math.isfinite(value) else None
+    return int(value) if value is not None and abs(value) < LARGEST else None
 
 
 def elapsed(printed: str) -> int | None:

@@ -13,7 +13,7 @@ from ..catalog import Metric
 from .lines import last_stamp
 from .readings import Layout, Number, Reading, Scan, State
 
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|[+-]?inf", re.ASCII | re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|nan|[+-]?inf", re.ASCII | re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _UNFIT = re.compile(r"[^0-9a-z/%+]+")
 

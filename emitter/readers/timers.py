@@ -18,14 +18,17 @@ DURATIONS: dict[str, Metric] = {
 }
 """Timers of what happens now and then, which have a metric of their own; the slowest rank counts."""
 
+LONGEST_ROW = 256
+"""Characters of a line of a block."""
+
 _LINE = re.compile(r"time \(ms\)(?= \||\|?\s*$)", re.ASCII)
-_PAIR = re.compile(r"\|\s*([A-Za-z][\w /.-]*?): *(\d+\.?\d*)(?=\s*(?:\||$))", re.ASCII)
+_PAIR = re.compile(r"\|\s*([A-Za-z][\w /.-]*?): *(\d+(?:\.\d*)?)(?=\s*(?:\||$))", re.ASCII)
 _HEADER = re.compile(r"^(?:\(min, max\) |max )?times? across ranks \(ms\):?\s*$", re.ASCII)
-_MIN_MAX = re.compile(r"^\s+([A-Za-z][\w /.-]*?) ?\.*: \((\d+\.?\d*), (\d+\.?\d*)\)$", re.ASCII)
-_MAX = re.compile(r"^\s+([A-Za-z][\w /.-]*?) ?\.*: (\d+\.?\d*)$", re.ASCII)
+_MIN_MAX = re.compile(r"^\s+([A-Za-z][\w /.-]*?) ?\.*: \((\d+(?:\.\d*)?), (\d+(?:\.\d*)?)\)$", re.ASCII)
+_MAX = re.compile(r"^\s+([A-Za-z][\w /.-]*?) ?\.*: (\d+(?:\.\d*)?)$", re.ASCII)
 _NAME = re.compile(r"^\s+([A-Za-z][\w /-]*):$", re.ASCII)
 _BEGINNING = re.compile(r"^\s+(?:[A-Za-z][\w/.-]*)?(?: ?\.*:?[ (\d.,]*)?$", re.ASCII)
-_RANK = re.compile(r"^\s+rank +\d+: (\d+\.?\d*)$", re.ASCII)
+_RANK = re.compile(r"^\s+rank +\d+: (\d+(?:\.\d*)?)$", re.ASCII)
 
 _Times = dict[str, list[float]]
 """Milliseconds of a timer: one of a single rank, or fastest and slowest, or those of all ranks."""
@@ -71,6 +74,8 @@ class TimersBlock:
         wrapped = ""
         for printed in lines:
             line, wrapped = wrapped + printed, ""
+            if len(line) > LONGEST_ROW:
+                break
             if name is not None and (match := _RANK.match(line)):
                 times.setdefault(name, []).append(float(match[1]))
             elif match := _MIN_MAX.match(line) or _MAX.match(line):

@@ -47,7 +47,9 @@ TRAINING = Line(
     head=re.compile(r"(?<!validate )(?<!\w)step: *(?P<iteration>\d{1,18})  (?=loss: )", re.ASCII),
     fields=FIELDS,
     last="mfu",
-    pair=re.compile(r"([A-Za-z_]+)(?:: *|(?<=GiB)\()([^\s()]+?)(?=GiB\(|[\s()]|(?<=%)$)", re.ASCII),
+    pair=re.compile(
+        r"(?<![A-Za-z_])([A-Za-z_]{1,64})(?:: *|(?<=GiB)\()([^\s()]{1,64}?)(?=GiB\(|[\s()]|(?<=%)$)", re.ASCII
+    ),
     closed=False,
     until="mfu: N/A",  # where the precision leaves it undefined: the end, with nothing to read
 )
@@ -84,8 +86,9 @@ OTHERS = (
     Mark(
         words=("device mesh",),
         pattern=re.compile(
-            r"Building (?:\d+-D device mesh with \[[^]]*\], \[(?P<list>[\d, ]+)\]"
-            r"|device mesh with parallelism: (?P<degrees>pp=\d+, dp_replicate=\d+, dp_shard=\d+, cp=\d+, tp=\d+))",
+            r"Building (?:\d+-D device mesh with \[[^]]*\], \[(?P<list>(?:\d{1,9}, ?){0,7}\d{1,9})\]"
+            r"|device mesh with parallelism: "
+            r"(?P<degrees>pp=\d{1,9}, dp_replicate=\d{1,9}, dp_shard=\d{1,9}, cp=\d{1,9}, tp=\d{1,9}))",
             re.ASCII,
         ),
         begin=re.compile(r"Building (?:\d+-D )?device mesh with ", re.ASCII),
