@@ -82,7 +82,8 @@ class LineCounts:
     recognized: int = 0
     """Lines that are known and report no result."""
     reasons: Mapping[str, int] = field(default_factory=dict)
-    """Lines that were skipped, by reason: `unknown`, `empty`, `cut`, `garbled`."""
+    """Lines that were skipped, by reason: `unknown`, `empty`, `cut`, `garbled`, `unplaced` for a result that
+    does not tell its iteration."""
 
     @property
     def skipped(self) -> int:
@@ -110,6 +111,6 @@ class Summary:
     unread: tuple[str, ...]
     """Keys of training lines that nobody knows."""
     unlike: str | None
-    """The first unknown line that looks like a training line."""
+    """The first line that looks like a training line and is none, or is cut, garbled or without its iteration."""
     absent: Mapping[str, int]
     """Training lines that lack a value which others have, by its short name."""

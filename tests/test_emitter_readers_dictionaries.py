@@ -126,14 +126,19 @@ def test_dictionary_behind_the_bar() -> None:
 
 
 def test_without_a_bar() -> None:
-    """Without a bar a dictionary cannot be placed: it is recognized, and no result is invented."""
-    assert read(report().split("\r")[2] * 2) == ([], LineCounts(recognized=2))
+    """Without a bar a dictionary cannot be placed: it is skipped with that reason and named; no result is invented."""
+    dictionary = report().split("\r")[2]
+    assert read(dictionary * 2) == ([], LineCounts(reasons={"unplaced": 2}))
+    log = reader()
+    log.feed(dictionary.encode())
+    log.close()
+    assert log.summary.unlike == dictionary.strip()[:200]
 
 
 def test_other_bars() -> None:
     """A bar with something in front is none of training."""
     text = "Loading checkpoint shards:  50%|███  | 2/4 [00:05<00:05,  2.50s/it]\n" + report().split("\r")[2]
-    assert read(text) == ([], LineCounts(recognized=1, reasons={"unknown": 1}))
+    assert read(text) == ([], LineCounts(reasons={"unplaced": 1, "unknown": 1}))
 
 
 @pytest.mark.parametrize(

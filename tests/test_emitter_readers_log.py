@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from emitter import catalog
-from emitter.readers import FAMILIES, reader
-from emitter.readers.log import LogReader
+from emitter.readers import FAMILIES, primus, reader
+from emitter.readers.log import PATIENCE, LogReader
 from emitter.records import LineCounts, Record
 
 PREFIXES = (
@@ -197,6 +197,46 @@ def test_an_unknown_layout_is_named() -> None:
     log.feed(b"[epoch 1] batch 7: my loss = 0.5 at speed 3\nanother loss = 0.4\n")
     assert log.summary.unlike == "[epoch 1] batch 7: my loss = 0.5 at speed 3"
     assert log.summary.format is None
+
+
+@pytest.mark.parametrize("text", [train(20, loss="3.25x") + "\n", train(20)[:-60]])
+def test_a_line_that_cannot_be_read_is_named(text: str) -> None:
+    """A training line that is garbled or cut is the one that the summary names."""
+    log = reader()
+    assert len(log.feed(lines(train(10)).encode() + text.encode()) + log.close()) == 1
+    assert log.summary.unlike is not None
+    assert train(20).strip()[30:100] in log.summary.unlike
+
+
+@pytest.mark.parametrize("width", [80, 100, 143, 200])
+def test_prefix_before_and_behind_the_wrap(width: int) -> None:
+    """A line whose own prefix stands in its first part alone, behind the launcher's in each, is whole again."""
+    run = [primus.FAMILY.example.replace("120/", f"{step}/") for step in (120, 130, 140)]
+    wrapped = [f"[rank3]: {piece}" for text in run for piece in pieces(text, width)]
+    records, counts = read(lines(*wrapped))
+    assert said(records) == said(read(lines(*(f"[rank3]: {text}" for text in run)))[0])
+    assert counts == LineCounts(records=len(wrapped))
+
+
+@pytest.mark.parametrize(("between", "results"), [(PATIENCE, 1), (PATIENCE + 1, 0)])
+def test_a_beginning_does_not_wait_for_ever(between: int, results: int) -> None:
+    """A beginning whose end is not behind a thousand other lines is given up: it was cut."""
+    log = reader()
+    log.feed(lines(train(10), train(20)).encode())
+    first, *rest = pieces(train(30), 150)
+    log.feed(lines(f"7: {first}").encode())
+    log.feed(lines("some other line that nobody knows").encode() * between)
+    assert len(log.feed(lines(*(f"7: {piece}" for piece in rest)).encode()) + log.close()) == results
+    assert log.counts.reasons.get("cut", 0) == 1 - results
+
+
+def test_few_beginnings_wait() -> None:
+    """However many sources begin a line and never end it, no more of them are kept than there may be lines between."""
+    log = reader()
+    for rank in range(PATIENCE + 50):
+        log.feed(lines(f"{rank}: {train(10)[:150]}").encode())
+    assert len(log._waiting) == PATIENCE
+    assert log.counts == LineCounts(reasons={"cut": 50})
 
 
 def test_a_layout_that_nobody_has_seen() -> None:

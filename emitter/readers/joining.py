@@ -25,6 +25,11 @@ class Waiting(NamedTuple):
 Found = tuple[Layout, Scan]
 
 
+def is_part(source: str, other: str) -> bool:
+    """Whether a source may be the other one, told by its first prefixes or by none."""
+    return not source or f"{other} ".startswith(f"{source} ")
+
+
 def alike(one: Layout, other: Layout) -> bool:
     """Whether it is the same layout; of which family a training line is may only show later."""
     return one is other or (isinstance(one, TrainingLine) and isinstance(other, TrainingLine))

@@ -17,7 +17,7 @@ from ..records import LineCounts, Record, Summary
 from . import common
 from .forms import Forms, Told
 from .history import History
-from .joining import Found, Waiting, alike, begins_in, continues, has_time, is_better
+from .joining import Found, Waiting, alike, begins_in, continues, has_time, is_better, is_part
 from .lines import Line, Splitter, read_line
 from .readings import Layout, Reading, Scan, State
 from .table import Family, TrainingLine
@@ -202,6 +202,16 @@ class LogReader:
             return
         self._unknown += 1
         if self._unlike is None and "loss" in text and _LOSS.search(text):
+            self._name(text)
+
+    def _skip(self, reason: str, waiting: Waiting) -> None:
+        self._skipped[reason] += waiting.lines
+        if isinstance(waiting.layout, TrainingLine):
+            self._name(waiting.line.text)
+
+    def _name(self, text: str) -> None:
+        """Keep a line for the summary, if it is the first strange one."""
+        if self._unlike is None:
             self._unlike = text.strip()[:200]
 
     def _read(self, raw: bytes, *, cut: bool = False) -> list[Record]:
@@ -240,7 +250,7 @@ class LogReader:
         """A line together with an unknown one that holds its head, or its time; takes that out of the unknown."""
         for raw in reversed(self._long):
             before = read_line(raw)
-            if line.source not in (before.source, ""):
+            if not is_part(line.source, before.source):
                 continue
             together = before._replace(text=before.text + line.text, width=line.width)
             found = self._scan(together.text)
@@ -252,8 +262,8 @@ class LogReader:
     def _join(self, line: Line, own: Found | None, *, cut: bool) -> tuple[list[Record], bool]:
         """Records of what this line completes or ends, and whether it belongs to what waited."""
         source = line.source
-        if not source and source not in self._waiting:
-            source = next(reversed(self._waiting))
+        if source not in self._waiting:  # the rest of what was wrapped has not all of the prefixes
+            source = next((own for own in reversed(self._waiting) if is_part(source, own)), source)
         waiting = self._waiting.pop(source, None)
         if waiting is None:
             return [], False
@@ -318,13 +328,17 @@ class LogReader:
             if scan.done:
                 self._records += waiting.lines
             else:
-                self._skipped[scan.trouble or "cut"] += waiting.lines
+                self._skip(scan.trouble or "cut", waiting)
             return []
         readings = scan.readings
         if isinstance(waiting.layout, TrainingLine):
             readings = self._recognize(waiting.layout, readings)
             self._stamped = self._stamped or bool(waiting.line.stamp)
             self._learn(scan)
+            places = [self._history.place(reading, waiting.line.source) for reading in readings]
+            if places and not scan.done and not any(place is not None for place in places):
+                self._skip("unplaced", waiting)
+                return []
         records = self._tell(readings, waiting.line.source, waiting.line.stamp)
         self._count(
             waiting.lines, results=bool(scan.done) or any(record.kind not in WITHOUT_RESULT for record in records)
