@@ -12,6 +12,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from emitter import catalog
 from emitter.catalog import Metric
+from emitter.lifecycle import STALL_STEPS
 from emitter.log_run import LoggedRun, Past
 from emitter.readers import reader
 from emitter.records import Record
@@ -102,6 +103,13 @@ def test_results_and_steps(stage: Stage) -> None:
     assert stage.value(catalog.SKIPPED_ITERS) == 1
     assert stage.value(catalog.WORLD_SIZE) == 16
     assert stage.value(catalog.STEP_DURATION) == (2, 2000.0)
+
+
+def test_steps_of_a_line(stage: Stage) -> None:
+    """A line stands for all of its iterations: what a run usually takes until the next line is no stall."""
+    stage.tell(training_line(30) + training_line(60) + training_line(90), seconds=30)
+    stage.now += 100
+    assert stage.time == {"startup": 30, "productive": 60 + STALL_STEPS * 30, "stalled": 100 - STALL_STEPS * 30}
 
 
 def test_time_is_booked_by_phase(stage: Stage) -> None:

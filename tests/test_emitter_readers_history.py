@@ -139,7 +139,7 @@ def test_memory_of_several_ranks() -> None:
     def memory(iteration: int, gib: float) -> tuple[Reading, str]:
         return Reading(kind="memory", iteration=iteration, values={catalog.MEMORY_ALLOCATED: gib}), ""
 
-    records = told(memory(1, 5.0), memory(1, 4.0), memory(1, 6.0), memory(9, 3.0))
+    records = told(memory(1, 5.0), memory(1, 4.0), memory(1, 6.0), memory(9, 3.0), memory(1, 7.0), memory(9, 3.0))
     assert [record.values[catalog.MEMORY_ALLOCATED] for record in records] == [5.0, 6.0, 3.0]
 
 
@@ -177,12 +177,11 @@ def test_memory_is_bounded() -> None:
 
 def first_and_rest(first_ms: float, number: int, printed_ms: float, **more: Any) -> Record:
     """The second line of a process that printed its first iteration on its own."""
-    stamps = ["2031-01-01 00:00:20.000001", "2031-01-01 00:01:00.000001"]
-    lines = [
-        (train(1, step_ms=first_ms, stamp=stamps[0]), ""),
-        (train(number, step_ms=printed_ms, stamp=stamps[1], **more), ""),
-    ]
-    return told((Reading(kind="settings", settings={"world_size": 8}), ""), *lines)[-1]
+    lines = []
+    for iteration, step_ms, stamp in ((1, first_ms, "00:00:20.000001"), (number, printed_ms, "00:01:00.000001")):
+        values = {catalog.STEP_DURATION: step_ms, catalog.SKIPPED_ITERS: 0, catalog.THROUGHPUT_TFLOPS: 30.0}
+        lines.append(Reading(kind="train", iteration=iteration, values=values, stamp=f"2031-01-01 {stamp}", **more))
+    return told((Reading(kind="settings", settings={"world_size": 8}), ""), *((line, "") for line in lines))[-1]
 
 
 @pytest.mark.parametrize(
@@ -202,14 +201,13 @@ def test_rates_of_the_first_iteration_count_once() -> None:
     """Throughput that was computed from that mean is that of the iterations behind the first, too."""
     record = first_and_rest(20_000.0, 2, 10_750.0, per_gpu={catalog.TOKENS_PER_SEC: 12.0})
     assert record.values[catalog.TOKENS_PER_SEC] == pytest.approx(12.0 * 8 * 10_750 / 1500)
-    twice = Reading(
-        kind="train",
-        iteration=2,
-        values={catalog.STEP_DURATION: 10_750.0, catalog.THROUGHPUT_TFLOPS: 30.0, **TARGET},
-        stamp="2031-01-01 00:00:21.500001",
-    )
-    again = told((train(1, step_ms=20_000.0, stamp="2031-01-01 00:00:20.000001"), ""), (twice, ""))[-1]
-    assert again.values[catalog.THROUGHPUT_TFLOPS] == pytest.approx(215.0)
+    assert record.values[catalog.THROUGHPUT_TFLOPS] == pytest.approx(215.0)
+
+
+def test_layouts_that_repeat_nothing() -> None:
+    """Layouts that count no skips print the time of each iteration, also of one behind the first."""
+    lines = [(train(1, step_ms=20_000.0), ""), (train(10, step_ms=4500.0), "")]
+    assert told(*lines)[-1].values[catalog.STEP_DURATION] == 4500.0
 
 
 @pytest.mark.parametrize("skipped", [math.nan, math.inf])

@@ -27,7 +27,8 @@ What cannot be seen in the lines, and how it is decided here:
 - Without a stamp, a step lasts what the time since the start tells.
 - The first value of an argument in a process counts: DeepSpeed prints a world size of its own.
 - Of a checkpoint, an evaluation or a load the log tells the length by stamps at both ends, or by a timer.
-- Several ranks report their memory: a value counts if it is larger than those before in the same report.
+- Several ranks report their memory: a value counts if it is larger than those before in the same report. A rank that
+  is a report late says nothing new.
 """
 
 from __future__ import annotations
@@ -218,7 +219,8 @@ class History:
         step_ms = values.get(catalog.STEP_DURATION, math.nan)
         skipped = int(values.get(catalog.SKIPPED_ITERS, 0))
         now = _Interval(iteration, skipped, step_ms, seconds, microseconds, length, last is None)
-        repeated = last if last and last.first and length and self._alone(last, length) else None
+        counts_skips = catalog.SKIPPED_ITERS in reading.values  # as every line of those releases does
+        repeated = last if last and last.first and length and counts_skips and self._alone(last, length) else None
         per_gpu = reading.per_gpu
         if repeated and length and catalog.STEP_DURATION in reading.values:
             rest_ms = ((length + 1) * step_ms - repeated.step_ms) / length
@@ -331,6 +333,8 @@ class History:
 
     def _more_memory(self, reading: Reading, seconds: float | None) -> list[Record]:
         report, largest = self._memory
+        if report is not None and reading.iteration is not None and reading.iteration < report:
+            return []
         if report != reading.iteration:
             largest = {}
         more = {metric: value for metric, value in reading.values.items() if value > largest.get(metric, -math.inf)}
