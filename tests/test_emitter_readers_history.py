@@ -204,6 +204,18 @@ def test_rates_of_the_first_iteration_count_once() -> None:
     assert record.values[catalog.THROUGHPUT_TFLOPS] == pytest.approx(215.0)
 
 
+@pytest.mark.parametrize(("log_interval", "expected_ms"), [(None, 4500.0), (10, 2777.7778)])
+def test_excerpts_of_old_logs(log_interval: int | None, expected_ms: float) -> None:
+    """Without microseconds a first line is only known to be repeated if it is out of the interval that was asked for."""
+    settings = {} if log_interval is None else {"log_interval": log_interval}
+    one, ten = (
+        Reading(kind="train", iteration=number, values={catalog.STEP_DURATION: step_ms, catalog.SKIPPED_ITERS: 0})
+        for number, step_ms in ((1, 20_000.0), (10, 4500.0))
+    )
+    record = told((Reading(kind="settings", settings=settings), ""), (one, ""), (ten, ""))[-1]
+    assert record.values[catalog.STEP_DURATION] == pytest.approx(expected_ms)
+
+
 def test_layouts_that_repeat_nothing() -> None:
     """Layouts that count no skips print the time of each iteration, also of one behind the first."""
     lines = [(train(1, step_ms=20_000.0), ""), (train(10, step_ms=4500.0), "")]

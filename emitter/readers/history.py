@@ -5,10 +5,10 @@ What cannot be seen in the lines, and how it is decided here:
 - A loss that is NaN is left out by some layouts. A line of theirs without one reports a NaN, unless every iteration of
   its interval was skipped; then there is no loss, and a printed 0 is none either.
 - Megatron core 0.16 and later print the first iteration of a process on its own and report it again in the next line.
-  Such a line is known by an iteration out of turn (no multiple of the log interval, which is the argument or else the
-  distance to the next line), or by being the process's first iteration in a layout with microseconds, which came with
-  the same release. Its skips are taken off the next line's, and its time out of the mean that the next line prints, as
-  well as out of the rates that are computed from that, where what is left is a time.
+  Such a line is known by being the process's first iteration in a layout with microseconds, which came with the same
+  release, or by an iteration out of turn: no multiple of the argument log_interval, or, with microseconds, of the
+  distance to the next line. Its skips are taken off the next line's, and its time out of the mean that the next line
+  prints, as well as out of the rates that are computed from that, where what is left is a time.
 - An interval is as long as the distance to the line before, or to the iteration that was loaded; for a first line of
   neither it is the argument log_interval.
 - An iteration that was reported already, with the same values or by another source, is no news. Where lines do not
@@ -296,9 +296,9 @@ class History:
 
     def _alone(self, last: _Interval, distance: int) -> bool:
         """Whether a process's first line was its first iteration on its own, which the next line reports again."""
-        interval = self._arguments.get("log_interval") or distance
-        out_of_turn = last.iteration % interval != 0
-        return out_of_turn or (last.microseconds and last.length == 1)
+        interval = self._arguments.get("log_interval")
+        out_of_turn = last.iteration % (interval or distance) != 0
+        return (out_of_turn and (bool(interval) or last.microseconds)) or (last.microseconds and last.length == 1)
 
     def _add_totals(self, values: dict[Metric, Number], totals: Mapping[Metric, Number]) -> None:
         for metric, total in totals.items():
