@@ -206,7 +206,7 @@ def test_rates_of_the_first_iteration_count_once() -> None:
 
 @pytest.mark.parametrize(("log_interval", "expected_ms"), [(None, 4500.0), (10, 2777.7778)])
 def test_excerpts_of_old_logs(log_interval: int | None, expected_ms: float) -> None:
-    """Without microseconds a first line is only known to be repeated if it is out of the interval that was asked for."""
+    """Without microseconds a first line is repeated only if it is out of the interval that was asked for."""
     settings = {} if log_interval is None else {"log_interval": log_interval}
     one, ten = (
         Reading(kind="train", iteration=number, values={catalog.STEP_DURATION: step_ms, catalog.SKIPPED_ITERS: 0})

@@ -6,6 +6,7 @@
     printed.py  numbers with a unit or more behind them           timers.py     Megatron-LM's timers
     words.py    which lines are worth a look                      forms.py      lines that are like one before
     joining.py  which physical lines are one                      echoes.py     what several ranks say, told once
+    intervals.py  a first iteration that is reported twice
 
 A family is added so:
 

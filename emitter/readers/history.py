@@ -4,11 +4,6 @@ What cannot be seen in the lines, and how it is decided here:
 
 - A loss that is NaN is left out by some layouts. A line of theirs without one reports a NaN, unless every iteration of
   its interval was skipped; then there is no loss, and a printed 0 is none either.
-- Megatron core 0.16 and later print the first iteration of a process on its own and report it again in the next line.
-  Such a line is known by being the process's first iteration in a layout with microseconds, which came with the same
-  release, or by an iteration out of turn: no multiple of the argument log_interval, or, with microseconds, of the
-  distance to the next line. Its skips are taken off the next line's, and its time out of the mean that the next line
-  prints, as well as out of the rates that are computed from that, where what is left is a time.
 - An interval is as long as the distance to the line before, or to the iteration that was loaded; for a first line of
   neither it is the argument log_interval.
 - An iteration that was reported already, with the same values or by another source, is no news. Where lines do not
@@ -36,13 +31,13 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from .. import catalog
 from ..catalog import Kind, Metric
 from ..records import Record, training_result
 from .echoes import Echoes
 from .elapsed import ElapsedClock
+from .intervals import Interval, correct, without_first
 from .lines import moment, names_zone
 from .readings import Number, Reading
 
@@ -52,9 +47,6 @@ SETTINGS: dict[str, Metric] = {
     "global_batch_size": catalog.GLOBAL_BATCH_SIZE,
 }
 """Arguments that are metrics."""
-
-RATES = (catalog.THROUGHPUT_TFLOPS, catalog.TOKENS_PER_SEC, catalog.MFU)
-"""Means over the same time as the duration of a step. What is printed for one GPU is one of them."""
 
 SOURCES = 4096
 """Sources, and REPORTED iterations, that are remembered: memory is constant in the length of a log."""
@@ -68,22 +60,6 @@ ECHOED = frozenset(("validation", "start", "resume", "saving", "checkpoint", "ph
 """Kinds of readings that several ranks may print; the rest is compared by value."""
 
 
-class _Interval(NamedTuple):
-    """A training line in its process."""
-
-    iteration: int
-    skipped: int
-    """As printed."""
-    step_ms: float
-    seconds: float | None
-    """Its stamp."""
-    microseconds: bool
-    length: int | None
-    """Iterations since the line before; None if nothing tells."""
-    first: bool
-    """Whether it is the first line of its process."""
-
-
 class History:
     """One run, from its first line on."""
 
@@ -95,7 +71,7 @@ class History:
         """Of this attempt."""
         self._begin: int | None = None
         """Iteration that the process started from, if the log tells."""
-        self._last: _Interval | None = None
+        self._last: Interval | None = None
         self._target: Number | None = None
         self._reported: OrderedDict[int, Mapping[Metric, Number]] = OrderedDict()
         self._sources: OrderedDict[str, int] = OrderedDict()
@@ -218,17 +194,12 @@ class History:
         validation = self._new_validation(values, seconds) if catalog.VALIDATION_LOSS in values else []
         step_ms = values.get(catalog.STEP_DURATION, math.nan)
         skipped = int(values.get(catalog.SKIPPED_ITERS, 0))
-        now = _Interval(iteration, skipped, step_ms, seconds, microseconds, length, last is None)
-        counts_skips = catalog.SKIPPED_ITERS in reading.values  # as every line of those releases does
-        repeated = last if last and last.first and length and counts_skips and self._alone(last, length) else None
+        now = Interval(iteration, skipped, step_ms, seconds, microseconds, length, last is None)
         per_gpu = reading.per_gpu
+        repeated = last if last and length and last.is_repeated(reading, length, self._arguments) else None
         if repeated and length and catalog.STEP_DURATION in reading.values:
-            rest_ms = ((length + 1) * step_ms - repeated.step_ms) / length
-            if rest_ms > 0:
-                faster = step_ms / rest_ms
-                values.update({rate: values[rate] * faster for rate in RATES if rate in reading.values})
-                per_gpu = {rate: value * faster for rate, value in per_gpu.items()}
-                values[catalog.STEP_DURATION] = step_ms = rest_ms
+            per_gpu = without_first(values, reading, length, repeated.step_ms)
+            step_ms = values[catalog.STEP_DURATION]
         self._ahead, self._ahead_totals = {}, {}
         self._last = now
         self._results += 1
@@ -236,7 +207,7 @@ class History:
         covered = None if length is None else length + (repeated is not None)
         length_s = passed_s if math.isfinite(passed_s) else (length or math.nan) * step_ms / 1000
         self._derive(values, step_ms, per_gpu)
-        _correct(values, reading.silent_nan, covered, repeated)
+        correct(values, reading.silent_nan, covered, repeated)
         covered_s = max(0.0, length_s) if math.isfinite(length_s) else None
         return [*validation, training_result(values, self.attempt, seconds, self._utc, covered_s)]
 
@@ -293,12 +264,6 @@ class History:
         begin = 0 if iteration == 1 else self._begin
         choices = (self._arguments.get("log_interval"), None if begin is None else iteration - begin)
         return min((choice for choice in choices if choice and choice > 0), default=None)
-
-    def _alone(self, last: _Interval, distance: int) -> bool:
-        """Whether a process's first line was its first iteration on its own, which the next line reports again."""
-        interval = self._arguments.get("log_interval")
-        out_of_turn = last.iteration % (interval or distance) != 0
-        return (out_of_turn and (bool(interval) or last.microseconds)) or (last.microseconds and last.length == 1)
 
     def _add_totals(self, values: dict[Metric, Number], totals: Mapping[Metric, Number]) -> None:
         for metric, total in totals.items():
@@ -406,16 +371,3 @@ def _same(known: Mapping[Metric, Number] | None, values: Mapping[Metric, Number]
 
 def _equal(one: Number | None, other: Number | None) -> bool:
     return one == other or (one is not None and other is not None and math.isnan(one) and math.isnan(other))
-
-
-def _correct(values: dict[Metric, Number], silent_nan: bool, covered: int | None, repeated: _Interval | None) -> None:
-    """Take out of printed values what was printed before, and put in the loss that was not printed."""
-    skipped = int(values.get(catalog.SKIPPED_ITERS, 0))
-    if repeated and skipped:
-        values[catalog.SKIPPED_ITERS] = max(0, skipped - repeated.skipped)
-    wholly_skipped = skipped > 0 if covered is None else skipped >= covered
-    if wholly_skipped:
-        if values.get(catalog.LOSS) == 0:
-            del values[catalog.LOSS]
-    elif silent_nan:
-        values.setdefault(catalog.LOSS, math.nan)
