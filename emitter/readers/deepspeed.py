@@ -33,7 +33,7 @@ MARKS = (
         # Of old versions all ranks print it.
         pattern=re.compile(
             r"(?:\[\w+\] )?(?:OVERFLOW! Rank 0|fp16 dynamic loss scale overflow!(?: Rank 0)?) Skipping step\."
-            r"(?: Attempted loss scale: [\d.e+]+, reducing to (?P<scale>[\d.e+]*\d))?"
+            r"(?: Attempted loss scale: [\d.e+]+, reducing to (?P<scale>[\d.e+]*\d)| [\w :,.+]{0,60}$)?"
         ),
         begin=re.compile(r"(?:\[\w+\] )?(?:OVERFLOW|fp16 dynamic loss scale overflow)!(?! Rank [1-9]| Rank 0\d)"),
         make=_overflow,
@@ -63,7 +63,7 @@ MARKS = (
 
 PIPELINE = TrainingLine(
     words=("steps: ",),
-    head=re.compile(r"(?<!\S)steps: (?P<iteration>\d{1,18}) (?=loss: )", re.ASCII),
+    head=re.compile(r"(?<!\S)steps: (?P<iteration>\d{1,18}) (?=(?:loss|iter time \(s\)|samples/sec): )", re.ASCII),
     fields=(
         Field(metric=catalog.LOSS, keys=("loss",)),
         Field(metric=catalog.STEP_DURATION, keys=("iter time (s)",), factor=1000),

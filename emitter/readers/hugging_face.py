@@ -20,7 +20,7 @@ from .table import Family, Field, Mark, TrainingLine, Values, number
 FIELDS = (
     Field(metric=catalog.ITERATION, keys=("global_step/max_steps", "iteration", "current_steps"), read=whole),
     Field(metric=catalog.TARGET_ITERATION, keys=("/", "total_steps"), read=whole),  # behind the iteration
-    Field(metric=catalog.LOSS, keys=("loss", "lm loss")),
+    Field(metric=catalog.LOSS, keys=("lm loss", "loss")),
     Field(metric=catalog.GRAD_NORM, keys=("grad_norm",)),
     Field(metric=catalog.LEARNING_RATE, keys=("learning_rate", "lr")),
     Field(metric=catalog.LOSS_SCALE, keys=("loss_scale",)),

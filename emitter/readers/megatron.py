@@ -166,23 +166,27 @@ class Memory:
         end = 0
         for match in _MEMORY_PAIR.finditer(text, head.end()):
             end = match.end()
-            if (key := squeezed(match[1])) in MEMORY_KEYS:
-                metric, factor = MEMORY_KEYS[key]
-                values[metric] = max(values.get(metric, 0), float(match[2]) * factor)
+            key = squeezed(match[1])
+            unit = 10**9 if key.endswith("gigabytes") else MEMORY_UNITS[head[2]]
+            if (name := key.removeprefix("mem").removesuffix("gigabytes")) in MEMORY_KEYS:
+                metric, divisor = MEMORY_KEYS[name]
+                values[metric] = max(values.get(metric, 0), float(match[2]) * unit / divisor)
         reading = Reading(kind="memory" if values else "known", iteration=int(head[1]), values=values)
         return Scan(state=State.ENOUGH, readings=(reading,), progress=end, begin=head.start())
 
 
-MEMORY_KEYS: dict[str, tuple[Metric, float]] = {
-    "maxallocated": (catalog.MEMORY_ALLOCATED, 1 / 1024),
-    "maxreserved": (catalog.MEMORY_MAX_RESERVED, 1024**2),
-    "maxcached": (catalog.MEMORY_MAX_RESERVED, 1024**2),
-    "memmaxallocatedgigabytes": (catalog.MEMORY_ALLOCATED, 1e9 / 1024**3),
-    "memmaxreservedgigabytes": (catalog.MEMORY_MAX_RESERVED, 1e9),
+MEMORY_KEYS: dict[str, tuple[Metric, int]] = {
+    "maxallocated": (catalog.MEMORY_ALLOCATED, 1024**3),
+    "maxreserved": (catalog.MEMORY_MAX_RESERVED, 1),
+    "maxcached": (catalog.MEMORY_MAX_RESERVED, 1),
 }
-"""Megatron's megabytes are 1024² bytes; the gigabytes of Megatron-Bridge are 10⁹."""
+"""The metric, and how many bytes are one of its unit."""
 
-_MEMORY = re.compile(r"(?:\[Rank \d+\] \()?after (\d{1,18}) iterations\)? memory \([MG]B\)(?= ?\|)", re.ASCII)
+MEMORY_UNITS = {"MB": 1024**2, "GB": 10**9}
+"""Bytes of a unit in the head. Megatron's megabytes are 1024²; the gigabytes of Megatron-Bridge, which are in its keys
+too, are 10⁹."""
+
+_MEMORY = re.compile(r"(?:\[Rank \d+\] \()?after (\d{1,18}) iterations\)? memory \(([MG]B)\)(?= ?\|)", re.ASCII)
 _MEMORY_PAIR = re.compile(r"\|\s*([a-z][a-z -]*?): *(\d+(?:\.\d*)?)(?=\s*(?:\||\[|$))", re.ASCII)
 
 OTHERS = (TimersBlock(), TimersLine(), Memory(), *MARKS, *deepspeed.BESIDE)

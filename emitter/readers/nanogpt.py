@@ -25,7 +25,7 @@ def _validation(match: re.Match[str]) -> Reading:
 
 TRAINING = TrainingLine(
     words=("iter ",),
-    head=re.compile(r"(?<!\S)iter (?P<iteration>\d{1,18}): (?=loss )", re.ASCII),
+    head=re.compile(r"(?<!\S)iter (?P<iteration>\d{1,18}): (?=(?:loss|time|mfu) )", re.ASCII),
     fields=(
         Field(metric=catalog.LOSS, keys=("loss",)),
         Field(metric=catalog.STEP_DURATION, keys=("time",), read=_milliseconds),

@@ -53,8 +53,8 @@ class Line(TrainingLine):
 
 
 TRAINING = Line(
-    words=("iteration: ",),
-    head=re.compile(r"(?<![\w/-])iteration: (?P<iteration>\d{1,18}) / (?P<target>\d{1,18}) \|", re.ASCII),
+    words=("iteration:",),
+    head=re.compile(r"(?<![\w/-])iteration: *(?P<iteration>\d{1,18}) */ *(?P<target>\d{1,18}) *\|", re.ASCII),
     fields=FIELDS,
     closed=False,
 )

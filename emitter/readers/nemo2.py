@@ -45,6 +45,7 @@ OTHERS = (
     Mark(
         words=("distributed processes registered",),
         pattern=re.compile(r"All distributed processes registered\. Starting with (\d{1,9}) process", re.ASCII),
+        begin=re.compile(r"All distributed processes registered[. A-Za-z]{0,16}[ \d]{0,10}[a-z]{0,7}$", re.ASCII),
         make=lambda match: Reading(
             kind="start", settings={"world_size": int(match[1])}, stamp=last_stamp(match.string)
         ),

@@ -15,6 +15,7 @@ from .readings import Layout, Number, Reading, Scan, State
 
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|nan|[+-]?inf", re.ASCII | re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_LOSS = re.compile(r"(?<![a-z])loss(?![a-z])", re.IGNORECASE)
 _UNFIT = re.compile(r"[^0-9a-z/%+]+")
 
 
@@ -43,7 +44,7 @@ class Field:
     metric: Metric | None
     """None for what is known and has no metric."""
     keys: tuple[str, ...]
-    """As printed; case, blanks and punctuation do not matter."""
+    """As printed; case, blanks and punctuation do not matter. In a line that has several the first of these counts."""
     factor: Number = 1
     """From the printed unit to the metric's."""
     read: Callable[[str], Number | None] = number
@@ -68,12 +69,19 @@ class Values:
         self.plain: dict[Metric, Number] = {}
         self.per_gpu: dict[Metric, Number] = {}
         self.cumulative: dict[Metric, Number] = {}
+        self._spare: set[tuple[Metric, bool]] = set()
+        """Metrics, and whether for one GPU, whose values have a key that is not the first of its field."""
 
-    def add(self, field: Field, value: Number) -> None:
-        """Take a value; the first of a metric counts."""
-        if field.metric is not None:
-            into = self.per_gpu if field.per_gpu else self.cumulative if field.cumulative else self.plain
-            into.setdefault(field.metric, value if field.factor == 1 else value * field.factor)
+    def add(self, field: Field, key: str, value: Number) -> None:
+        """Take a value. The first of a metric counts, but for one whose key is the first of its field."""
+        if field.metric is None:
+            return
+        into = self.per_gpu if field.per_gpu else self.cumulative if field.cumulative else self.plain
+        place = field.metric, field.per_gpu
+        spare = key != squeezed(field.keys[0])
+        if field.metric not in into or (place in self._spare and not spare):
+            into[field.metric] = value if field.factor == 1 else value * field.factor
+            (self._spare.add if spare else self._spare.discard)(place)
 
 
 _COUNTERS = {
@@ -102,7 +110,8 @@ class TrainingLine:
     pair: re.Pattern[str] | None = None
     """A key and its value in two groups, for lines that no separator divides."""
     silent_nan: bool = False
-    """Whether a NaN loss is left out instead of printed, by every version that prints `last`."""
+    """Whether a NaN loss is left out instead of printed, by every version that prints `last`. Where a key that nobody
+    knows speaks of a loss, that is taken for it, and nothing is said."""
     until: str = ""
     """Text with which something else begins on the same line."""
     end: str = ""
@@ -142,18 +151,20 @@ class TrainingLine:
         unread: list[str] = []
         strange = extent = 0
         for at, (printed_key, printed) in enumerate(pairs, 1):
-            field = self._by_key.get(squeezed(printed_key))
+            key = squeezed(printed_key)
+            field = self._by_key.get(key)
             value = number(printed.strip()) if field is None else field.read(printed.strip())
             whole = self.closed or at < len(pairs)  # else its value may go on
             extent += 0 if value is None else len(printed_key) + len(printed.strip())
             if value is None and whole and (field is not None or not printed.strip()[:1].isdigit()):
                 strange += 1  # an unknown key may have a value in any unit
             if field is not None and value is not None:
-                values.add(field, value)
+                values.add(field, key, value)
                 continue
             unread.append(printed_key.strip())
             if whole and field is not None and field.metric is catalog.LOSS:
                 return Scan(state=State.OPEN, trouble="garbled", begin=head.start(), done=done)
+        other_loss = any(_LOSS.search(key) and squeezed(key) not in self._by_key for key in unread)
         keys = [squeezed(key) for key, _ in pairs]
         key = keys[-1] if keys else ""
         last_key = squeezed(self.last)
@@ -168,7 +179,7 @@ class TrainingLine:
             state = State.WHOLE if known_end else State.ENDED
         return Scan(
             state=state,
-            readings=(self._reading(text, begin, head, values, last),),
+            readings=(self._reading(text, begin, head, values, last and not other_loss),),
             progress=len(pairs) if self.closed else extent,
             begin=head.start(),
             done=done,

@@ -44,7 +44,7 @@ class Line(TrainingLine):
 
 TRAINING = Line(
     words=("step: ",),
-    head=re.compile(r"(?<!validate )(?<!\w)step: *(?P<iteration>\d{1,18})  (?=loss: )", re.ASCII),
+    head=re.compile(r"(?<!validate )(?<!\w)step: *(?P<iteration>\d{1,18})  (?=[A-Za-z_]{1,64}: )", re.ASCII),
     fields=FIELDS,
     last="mfu",
     pair=re.compile(
