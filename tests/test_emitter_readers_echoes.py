@@ -147,6 +147,13 @@ def test_bars_of_two_ranks() -> None:
     assert history.take(line, "1:", "") == []
 
 
+def test_a_bar_places_one_line() -> None:
+    """What a bar has counted is taken by the next line, also if that tells its own iteration."""
+    bar = Reading(kind="ahead", values={catalog.ITERATION: 20})
+    unplaced = Reading(kind="train", values={catalog.LOSS: 2.25})
+    assert told((bar, ""), (step(20), ""), (unplaced, "")) == [("train", 0)]
+
+
 def test_memory_is_bounded() -> None:
     """Sources and sorts of statements without end are forgotten."""
     echoes = Echoes()

@@ -165,16 +165,19 @@ class History:
         return True
 
     def _train(self, reading: Reading, source: str, seconds: float | None, microseconds: bool) -> list[Record]:
-        iteration = self.place(reading, source)
+        iteration = reading.iteration
+        if iteration is None:
+            iteration = self.place(reading, source)
         if iteration is None:
             return []
-        self._places.pop(source, None)
+        if self._places:
+            self._places.pop(source, None)
         printed = {**reading.values, **reading.per_gpu} if reading.per_gpu else reading.values
         ahead = self._ahead  # the next attempt has none
         if not self._news(iteration, printed, source, rounded=reading.rounded):
             return []
         values: dict[Metric, Number] = {catalog.ITERATION: iteration, **reading.values}
-        if not math.isfinite(values.get(catalog.SKIPPED_ITERS, 0)):
+        if catalog.SKIPPED_ITERS in values and not math.isfinite(values[catalog.SKIPPED_ITERS]):
             del values[catalog.SKIPPED_ITERS]
         for metric, value in ahead.items():
             values[metric] = max(value, values.get(metric, 0)) if _counts(metric) else values.get(metric, value)
