@@ -138,3 +138,15 @@ def test_wrapped_world_size(width: int) -> None:
     line = "[2031-05-06 07:08:08,321] [NeMo] All distributed processes registered. Starting with 6464 processes"
     records, _ = read(wrapped(line, width), "nemo2")
     assert [record.values.get(catalog.WORLD_SIZE) for record in records if record.kind == "run"] == [6464]
+
+
+@pytest.mark.parametrize("width", range(80, 175))
+def test_wrapped_sizes(width: int) -> None:
+    """The sizes of a run are read wherever torchtitan's line is wrapped."""
+    line = (
+        "[titan] 2031-05-06 07:08:08,321 - root - INFO - Training starts at step 1, with local batch size 8, "
+        "global batch size 6464, sequence length 4096, total steps 9009 (warmup 200)"
+    )
+    records, _ = read(f"{wrapped(line, width)}{torchtitan.FAMILY.example}\n")
+    values = {metric: value for record in records if record.kind == "run" for metric, value in record.values.items()}
+    assert values == {catalog.GLOBAL_BATCH_SIZE: 6464, catalog.TARGET_ITERATION: 9009}

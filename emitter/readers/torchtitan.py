@@ -100,7 +100,7 @@ OTHERS = (
             r"(?:Training starts at step (?P<first>\d{1,18})|Trainer is initialized with )"
             r"(?:.*global batch size (?P<batch>\d{1,18}), )?"
             r"(?:.*(?:sequence|maximum context) length (?P<sequence>\d{1,18}), )?"
-            r"(?:.*total steps (?P<target>\d{1,18}))?",
+            r"(?:.*total steps (?P<target>\d{1,18})|[\w ,-]{0,256}$)?",
             re.ASCII,
         ),
         make=_begin,
