@@ -30,7 +30,7 @@ def test_example_is_recognized(family: Family) -> None:
     """The example of a family is found to be of it, with all of its keys read."""
     log = reader()
     records = log.feed(f"{family.example}\n".encode()) + log.close()
-    assert [record.kind for record in records] == ["train"]
+    assert [record.kind for record in records if record.kind != "run"] == ["train"]
     assert (log.summary.format, log.summary.unread) == (family.name, ())
 
 

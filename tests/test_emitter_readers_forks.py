@@ -140,10 +140,12 @@ def test_primus(line: str) -> None:
 
 
 def test_primus_prefix() -> None:
-    """Primus' brackets are taken off: they tell when, and which rank."""
+    """Primus' brackets are taken off: they tell when, which rank, and of how many, so that tokens are the job's."""
     records = read(PRIMUS_2025 + "\n" + PRIMUS_2025.replace("rank-7/8", "rank-6/8") + "\n", primus.FAMILY)
-    assert len(records) == 1
-    assert records[0].stamp_s is not None
+    run, train = records
+    assert run.values == {catalog.WORLD_SIZE: 8}
+    assert train.stamp_s is not None
+    assert catalog.TOKENS_PER_SEC in train.values
 
 
 def test_mindspeed() -> None:

@@ -29,6 +29,7 @@ What cannot be seen in the lines, and how it is decided here:
 from __future__ import annotations
 
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
 
@@ -58,6 +59,9 @@ LATE = 16
 
 ECHOED = frozenset(("validation", "start", "resume", "saving", "checkpoint", "phase", "end", "ahead", "timers", "hang"))
 """Kinds of readings that several ranks may print; the rest is compared by value."""
+
+_RANK_OF = re.compile(r"\[rank-\d{1,9}/(\d{1,9})\]", re.ASCII)
+"""Primus: a rank, and how many there are."""
 
 
 class History:
@@ -106,7 +110,8 @@ class History:
             elif utc is not self._utc:
                 seconds = None
         if reading.kind == "train":
-            return self._train(reading, source, seconds, microseconds)
+            size = self._size(source) if reading.per_gpu and "world_size" not in self._arguments else []
+            return [*size, *self._train(reading, source, seconds, microseconds)]
         if reading.kind == "settings":
             return self._settings(reading)
         if reading.kind == "ahead" and catalog.ITERATION in reading.values:
@@ -290,6 +295,11 @@ class History:
         self._arguments.update(new)
         values = {SETTINGS[name]: value for name, value in new.items() if name in SETTINGS}
         return [self._record("run", values=values)] if values else []
+
+    def _size(self, source: str) -> list[Record]:
+        """The world size, if the source tells it."""
+        match = _RANK_OF.search(source)
+        return self._settings(Reading(kind="settings", settings={"world_size": int(match[1])})) if match else []
 
     def _validation(self, reading: Reading, seconds: float | None) -> list[Record]:
         if self._phase == "evaluate":
