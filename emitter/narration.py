@@ -49,7 +49,7 @@ def summary_lines(summary: Summary) -> list[str]:
     if summary.unread:
         lines.append(f"keys that nobody knows: {', '.join(summary.unread)}")
     if summary.unlike:
-        lines.append(f"the first unknown line that looks like a training line: {summary.unlike!r}")
+        lines.append(f"the first line that was not read and looks like a training line: {summary.unlike!r}")
     return lines
 
 

@@ -30,6 +30,8 @@ def test_command_line_jsonl(tmp_path: Path) -> None:
     assert err.splitlines() == [
         "replay: 9 lines read: 3 with results, 4 recognized, 2 skipped (1 cut, 1 unknown).",
         "replay: megatron: 2 training lines, iterations 5 to 10, 1 attempt.",
+        "replay: the first line that was not read and looks like a training line: "
+        "'iteration       10/      50 | consumed samples:           80 | elapsed time per iteration'.",
     ]
 
 
@@ -42,7 +44,7 @@ def test_summary_names_what_was_not_read(tmp_path: Path) -> None:
     assert err.splitlines()[2:] == [
         "replay: training lines without a value that others have: grad_norm (1).",
         "replay: keys that nobody knows: warp factor.",
-        "replay: the first unknown line that looks like a training line: 'step 12 loss 2.5'.",
+        "replay: the first line that was not read and looks like a training line: 'step 12 loss 2.5'.",
     ]
 
 
