@@ -34,6 +34,9 @@ PROGRESS_S = 1.0
 SETTLE_S = 2.0
 """After so much silence a line is whole that might have gone on."""
 
+NOTHING_YET_S = 30.0
+"""Whoever follows what gives no result so long is told once: the path may be wrong, or the layout unknown."""
+
 LINGER_S = 300.0
 """Silence after the end of a run until nobody waits for more: Megatron-LM evaluates and saves after it said the end."""
 
@@ -149,6 +152,7 @@ class Follower:
 
     `begin` makes the sinks once the past is known. `saved` is the state of an earlier follow of the same run, and
     `state_file` keeps the present one. `first_attempt` is the least number that the present attempt can have.
+    `nothing_yet` is called once if no result has come after a while.
     """
 
     def __init__(
@@ -162,6 +166,7 @@ class Follower:
         first_attempt: int = 0,
         linger_s: float = LINGER_S,
         progress: Callable[[float], None] = lambda left: None,
+        nothing_yet: Callable[[], None] = lambda: None,
     ) -> None:
         self._source = source
         self._log = log
@@ -171,6 +176,7 @@ class Follower:
         self._first_attempt = max(first_attempt, saved.attempt if saved else 0)
         self._linger_s = linger_s
         self._progress = progress
+        self._nothing_yet = nothing_yet
         self._past = Past()
         self._sinks: Sequence[Sink] | None = None
         self._labels: dict[str, bytes] = {}
@@ -183,14 +189,19 @@ class Follower:
 
     def run(self, wait: Callable[[float], object], stopped: Callable[[], bool], clock: Callable[[], float]) -> None:
         """Follow; returns when there is nothing more to wait for, or what is there when it is stopped is read."""
-        moved_at = clock()
+        begun_at = moved_at = clock()
         pause_s = POLL_S
+        waiting = True
         while True:
             if self._take_all(stopped, clock):
                 moved_at, pause_s = clock(), POLL_S
             silent_s = clock() - moved_at
             if silent_s >= SETTLE_S and not self._settled:
                 self._settle()
+            if waiting and clock() - begun_at >= NOTHING_YET_S:
+                waiting = False
+                if not self._log.summary.results:
+                    self._nothing_yet()
             if stopped() or self._source.over or (self.ended and silent_s >= self._linger_s):
                 break
             wait(pause_s)

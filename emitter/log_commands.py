@@ -24,7 +24,7 @@ from .identity import attempt
 from .log_options import chunks, name_in_messages, opened, readable, reader_of, run_id_option, run_name
 from .log_run import LoggedRun, Past
 from .loop import LINGER_S as SCRAPE_S
-from .narration import place_in_log, say, share_read, sum_up
+from .narration import nothing_yet, place_in_log, say, share_read, sum_up
 from .readers import FAMILIES, LogReader, reader
 from .records import Record
 from .tail import Pipe, Source, Tail
@@ -177,7 +177,7 @@ def _follow(options: argparse.Namespace) -> int:
         export = _start(options.run_id or run_name(options.logs[0]), ways_out, "follow", closing) if ways_out else None
 
         def begin(past: Past) -> Sequence[replay.Sink]:
-            return [*sinks, LoggedRun(export.meter, time.time, past=past)] if export else sinks
+            return [*map(_or_without, sinks), LoggedRun(export.meter, time.time, past=past)] if export else sinks
 
         follower = Follower(
             source,
@@ -188,6 +188,7 @@ def _follow(options: argparse.Namespace) -> int:
             first_attempt=attempt(os.environ),
             linger_s=options.linger,
             progress=share_read(),
+            nothing_yet=lambda: say(nothing_yet(log.summary), "follow"),
         )
         follower.run(source.wait, stop.is_set, time.monotonic)
         _on_signals(signal.default_int_handler)  # from now on a signal means at once
@@ -198,6 +199,23 @@ def _follow(options: argparse.Namespace) -> int:
             if follower.ended or source.over:
                 export.await_scrape(SCRAPE_S)
     return 0
+
+
+def _or_without(sink: replay.Sink) -> replay.Sink:
+    """A sink beside the metrics: if it fails, the disk under it full or its reader gone, they go on."""
+    gone = False
+
+    def take(record: Record) -> None:
+        nonlocal gone
+        try:
+            if not gone:
+                sink(record)
+        except OSError as error:
+            gone = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left of the output goes there
+            say(f"standard output takes no more ({error.strerror}); the metrics go on", "follow")
+
+    return take
 
 
 def _source(options: argparse.Namespace, saved: State | None, closing: ExitStack) -> Source:

@@ -53,6 +53,15 @@ def summary_lines(summary: Summary) -> list[str]:
     return lines
 
 
+def nothing_yet(summary: Summary) -> str:
+    """What to say while a log has no results."""
+    lines = summary.counts.total
+    if not lines:
+        return "nothing to read yet"
+    strange = f"; the first that looks like one: {summary.unlike!r}" if summary.unlike else ""
+    return f"{_plural(lines, 'line')} so far, none of them a training line{strange}"
+
+
 def _plural(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 

@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -48,11 +49,11 @@ def outcome(*arguments: str, text: bytes | None = None) -> tuple[int, str, str]:
 class Live:
     """A verb in a process of its own, that serves."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, stdout: int | IO[str] = subprocess.PIPE) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "emitter", *arguments],
             cwd=ROOT,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -14,7 +14,7 @@ from log_commands import training_line
 
 from emitter import catalog
 from emitter.errors import EmitterError
-from emitter.follow import LINGER_S, SETTLE_S, SLOWEST_POLL_S, Follower, State, StateFile
+from emitter.follow import LINGER_S, NOTHING_YET_S, SETTLE_S, SLOWEST_POLL_S, Follower, State, StateFile
 from emitter.log_run import Past
 from emitter.readers import reader
 from emitter.records import Record
@@ -98,6 +98,17 @@ def test_what_may_go_on_is_told_after_a_silence(tmp_path: Path) -> None:
     assert [record.kind for record in stage.told] == ["train", "timers"]
     written_at, timers_at = stage.at
     assert SETTLE_S <= timers_at - written_at < SETTLE_S + 2 * SLOWEST_POLL_S
+
+
+@pytest.mark.parametrize(("text", "told"), [("", 1), ("noise\n", 1), (training_line(1), 0)])
+def test_a_log_that_gives_nothing_is_told_once(tmp_path: Path, text: str, told: int) -> None:
+    """A wrong path and an unknown layout look like a run that has not begun: after a while somebody asks."""
+    path = tmp_path / "r7.log"
+    asked: list[float] = []
+    stage = Stage(path, nothing_yet=lambda: asked.append(stage.now))
+    stage.run({1: append(path, text)}, waits=100)
+    assert len(asked) == told
+    assert all(NOTHING_YET_S <= at < NOTHING_YET_S + 2 * SLOWEST_POLL_S for at in asked)
 
 
 def test_ranks_that_print_the_same(tmp_path: Path) -> None:

@@ -262,3 +262,18 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
         )
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert not (tmp_path / "state").exists()
+
+
+def test_metrics_outlive_the_output_beside_them(tmp_path: Path) -> None:
+    """A disk that is full under the JSON lines costs these, in one line, and not the metrics."""
+    path = tmp_path / "r7.log"
+    verb = ("follow", str(path), "--to", "jsonl", "--to", "scrape:0")
+    with open("/dev/full", "w") as full, Live(*verb, stdout=full) as live:
+        for iteration in (1, 2, 3):
+            with open(path, "a") as file:
+                file.write(training_line(iteration))
+            live.wait_for(f"}} {iteration}.0\n")
+        code, err = live.stop(signal.SIGTERM)
+    assert code == 0
+    assert err.count("standard output takes no more (No space left on device); the metrics go on") == 1
+    assert "Traceback" not in err
