@@ -31,9 +31,9 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in os.environ:
         if name.startswith(("OTEL_", "MEGATRON_OTEL_", "NEMO_LENS_", "SLURM_", "TORCHELASTIC_")) or name == "RANK":
             monkeypatch.delenv(name)
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.signal(signal.SIGTERM, before) is signal.SIG_DFL
     assert not spans.is_span_group_enabled("job")
 
 

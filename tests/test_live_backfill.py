@@ -117,7 +117,7 @@ class Loaded:
 
 
 @pytest.fixture(scope="module")
-def loaded(prometheus_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
+def loaded(prometheus2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
     """Everything at once: a running server looks for new blocks once a minute."""
     folder = tmp_path_factory.mktemp("logs")
     logs = {
@@ -131,11 +131,11 @@ def loaded(prometheus_binary: Path, tmp_path_factory: pytest.TempPathFactory) ->
         (folder / f"{name}.log").write_text(text)
     with ExitStack() as running:
         target = running.enter_context(replayed(folder / "live.log", "live", 1))
-        server = running.enter_context(Prometheus(prometheus_binary, targets=[target]))
+        server = running.enter_context(Prometheus(prometheus2, targets=[target]))
         with urllib.request.urlopen(f"{server.url}/api/v1/status/flags") as answer:
             data = json.load(answer)["data"]["storage.tsdb.path"]
         (Path(data) / ".backfill-killed" / "0" / "01JN8Z0000000000000000000").mkdir(parents=True)
-        promtool = f"--promtool={prometheus_binary.with_name('promtool')}"
+        promtool = f"--promtool={prometheus2.with_name('promtool')}"
         backfill(folder / "slow.log", f"--to=blocks:{data}", promtool)
         backfill(folder / "twice.log", f"--to=blocks:{data}", "--scrape-interval=1s", promtool)
         asked = Asked(server.url)
