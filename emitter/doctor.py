@@ -98,7 +98,7 @@ def doctor(options: argparse.Namespace, environ: Mapping[str, str] = os.environ)
 
 def _as_if_on(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment with telemetry on, of rank 0: the one that warns."""
-    numbers = {launcher.rank for launcher in ranks._LAUNCHERS}
+    numbers = {launcher.rank for launcher in ranks.LAUNCHERS}
     return {name: value for name, value in environ.items() if name not in numbers} | {f"{PREFIXES[0]}ENABLED": "1"}
 
 
@@ -150,11 +150,8 @@ def _process(settings: Settings, place: Place, run_id: str, environ: Mapping[str
 
 def _launcher(environ: Mapping[str, str]) -> str:
     """The variables that say which rank this is."""
-    for launcher in ranks._LAUNCHERS:
-        if all(environ.get(name) for name in launcher.marks) and not ranks._is_batch_script(launcher, environ):
-            names = (launcher.rank, *launcher.world_size, launcher.local_rank, *launcher.local_world_size)
-            return ", ".join(name for name in names if environ.get(name))
-    return ""
+    launcher = ranks.launcher_of(environ)
+    return ", ".join(name for name in launcher.variables if environ.get(name)) if launcher else ""
 
 
 def _source_of_id(settings: Settings, environ: Mapping[str, str], run_id: str) -> str:

@@ -35,7 +35,7 @@ from .identity import cleaned
 from .instruments import prepare
 from .otlp import otlp_exporter
 from .plain import AttributeValue, plain, utf8
-from .repeats import Repeats
+from .repeats import Repeats, speakers
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -212,8 +212,7 @@ class _Outgoing(MetricExporter):
         self._run_id = run_id
         self._process = os.getpid()
         self._closed = False
-        bases = {base.__module__ for base in type(exporter).__mro__ if base.__module__ != "builtins"}
-        self._repeats = Repeats((__name__, *sorted(bases)))
+        self._repeats = Repeats((__name__, *sorted(speakers(type(exporter)))))
         self.failing = False
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:

@@ -18,7 +18,7 @@ from .errors import EmitterError
 from .export import sdk_resource
 from .otlp import otlp_exporter
 from .plain import WHOLE_BITS, AttributeValue, exception_texts, utf8
-from .repeats import Once, Repeats
+from .repeats import Once, Repeats, speakers
 
 if TYPE_CHECKING:
     from .ranks import Place
@@ -156,8 +156,7 @@ class _Outgoing:
         self._exporter = exporter
         self._where = where
         self._process = os.getpid()
-        bases = {base.__module__ for base in type(exporter).__mro__ if base.__module__ != "builtins"}
-        self._repeats = Repeats(sorted({*bases, *_QUEUES}))
+        self._repeats = Repeats(sorted({*speakers(type(exporter)), *_QUEUES}))
         self.failing = False
 
     def export(self, batch: Sequence[Any]) -> Any:

@@ -1,6 +1,6 @@
 """A training loop's run, from its start to its end, in whatever way that comes.
 
-with TrainingRun("my-run", to="scrape:9464", target_iteration=1000) as run:
+with TrainingRun(to="scrape:9464", target_iteration=1000) as run:
     for batch in batches:
         loss = train(batch)
         run.step(loss=loss, tokens=batch.tokens)
@@ -283,7 +283,6 @@ class _Pending:
     """A sum; of tensors it is one, which is not read before it is reported."""
     samples: Any = 0.0
     skipped: int = 0
-
     seconds: SupportsFloat | None = None
     """Length of the last one, if that is given."""
 

@@ -44,7 +44,7 @@ class Place:
             )
 
 
-class _Launcher(NamedTuple):
+class Launcher(NamedTuple):
     """The variables of one launcher; of several names the first that is set counts."""
 
     marks: tuple[str, ...]
@@ -54,26 +54,31 @@ class _Launcher(NamedTuple):
     local_rank: str = ""
     local_world_size: tuple[str, ...] = ()
 
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """All that are read."""
+        return (self.rank, *self.world_size, self.local_rank, *self.local_world_size)
+
 
 # The innermost launcher first: under mpirun in a Slurm job, Slurm's variables count nodes and not ranks.
-_LAUNCHERS = (
-    _Launcher(("RANK",), "RANK", ("WORLD_SIZE",), "LOCAL_RANK", ("LOCAL_WORLD_SIZE",)),  # torchrun
-    _Launcher(
+LAUNCHERS = (
+    Launcher(("RANK",), "RANK", ("WORLD_SIZE",), "LOCAL_RANK", ("LOCAL_WORLD_SIZE",)),  # torchrun
+    Launcher(
         ("OMPI_COMM_WORLD_RANK",),  # Open MPI
         "OMPI_COMM_WORLD_RANK",
         ("OMPI_COMM_WORLD_SIZE",),
         "OMPI_COMM_WORLD_LOCAL_RANK",
         ("OMPI_COMM_WORLD_LOCAL_SIZE",),
     ),
-    _Launcher(("PMI_RANK", "MPI_LOCALRANKID"), "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID", ("MPI_LOCALNRANKS",)),
-    _Launcher(
+    Launcher(("PMI_RANK", "MPI_LOCALRANKID"), "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID", ("MPI_LOCALNRANKS",)),
+    Launcher(
         ("SLURM_PROCID",),
         "SLURM_PROCID",
         ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),  # the step's own number is right where a job has several
         "SLURM_LOCALID",
         ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"),
     ),
-    _Launcher(("PMI_RANK",), "PMI_RANK", ("PMI_SIZE",)),  # srun --mpi=pmi2 sets it, too, but Slurm's say more
+    Launcher(("PMI_RANK",), "PMI_RANK", ("PMI_SIZE",)),  # srun --mpi=pmi2 sets it, too, but Slurm's say more
 )
 
 _SAME_ON_EACH_NODE = re.compile(r"(\d+)(?:\(x\d+\))?")
@@ -88,18 +93,26 @@ def place(environ: Mapping[str, str]) -> Place:
 
     Raises: ValueError that names a variable that is missing or no number.
     """
-    for launcher in _LAUNCHERS:
+    launcher = launcher_of(environ)
+    if launcher is None:
+        return Place()
+    return Place(
+        rank=_number(launcher.rank, environ),
+        world_size=_number(_first(launcher.world_size, environ), environ),
+        local_rank=_number(launcher.local_rank, environ) if environ.get(launcher.local_rank) else 0,
+        local_world_size=_on_each_node(launcher, environ),
+    )
+
+
+def launcher_of(environ: Mapping[str, str]) -> Launcher | None:
+    """Who started this process as one of several ranks; None if nobody did."""
+    for launcher in LAUNCHERS:
         if all(environ.get(name) for name in launcher.marks) and not _is_batch_script(launcher, environ):
-            return Place(
-                rank=_number(launcher.rank, environ),
-                world_size=_number(_first(launcher.world_size, environ), environ),
-                local_rank=_number(launcher.local_rank, environ) if environ.get(launcher.local_rank) else 0,
-                local_world_size=_on_each_node(launcher, environ),
-            )
-    return Place()
+            return launcher
+    return None
 
 
-def _is_batch_script(launcher: _Launcher, environ: Mapping[str, str]) -> bool:
+def _is_batch_script(launcher: Launcher, environ: Mapping[str, str]) -> bool:
     """Slurm numbers the script of a job 0 of all its tasks; a task that srun starts has a step."""
     in_step = any(environ.get(name) for name in ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS"))
     return launcher.rank == "SLURM_PROCID" and environ.get("ENVIRONMENT") == "BATCH" and not in_step
@@ -119,7 +132,7 @@ def _number(name: str, environ: Mapping[str, str]) -> int:
         raise ValueError(f"{name}: must be a whole number (got {text!r}). Check who sets it.") from None
 
 
-def _on_each_node(launcher: _Launcher, environ: Mapping[str, str]) -> int | None:
+def _on_each_node(launcher: Launcher, environ: Mapping[str, str]) -> int | None:
     for name in launcher.local_world_size:
         if not (text := environ.get(name)):
             continue

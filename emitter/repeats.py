@@ -22,6 +22,11 @@ class Once:
             self._log.warning(message, *details)
 
 
+def speakers(kind: type) -> set[str]:
+    """Names of the loggers through which a class and its bases may speak: those of their modules."""
+    return {base.__module__ for base in kind.__mro__} - {"builtins"}
+
+
 class Repeats(logging.Filter):
     """Lets each message of some loggers through once, until `forget`; others' messages always."""
 

@@ -25,7 +25,7 @@ from .instruments import record
 from .otlp import otlp_exporter
 from .plain import AttributeValue
 from .ranks import exports
-from .repeats import Once, Repeats
+from .repeats import Once, Repeats, speakers
 from .sampling import RANK_AWARE, sampler_factory
 
 if TYPE_CHECKING:
@@ -151,9 +151,8 @@ class _Outgoing(SpanExporter):
     def __init__(self, exporter: SpanExporter, where: Destination) -> None:
         self._exporter = exporter
         self._where = where
-        bases = {base.__module__ for base in type(exporter).__mro__ if base.__module__ != "builtins"}
-        queues = {base.__module__ for base in _Batches.__mro__} | {"opentelemetry.sdk._shared_internal"}
-        self.repeats = Repeats(sorted((bases | queues) - {"builtins"}))
+        queue = speakers(_Batches) | {"opentelemetry.sdk._shared_internal"}
+        self.repeats = Repeats(sorted(speakers(type(exporter)) | queue))
         self.arrived = True
         """Whether the last spans did; not while they are on their way."""
 

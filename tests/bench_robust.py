@@ -15,6 +15,7 @@ from statistics import median
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench_emitter import VALUES, Result, show
 from collectors import SICK, Hazard, over_grpc, over_http
 
 from emitter import record_training_metrics
@@ -25,7 +26,6 @@ OUTAGE_LIMIT = 3.0
 IMPORT_LIMIT = 1.2
 WELL: dict[str, Hazard] = {"http": over_http, "grpc": over_grpc}
 DEAD = ("refusing", "hanging")
-VALUES = (1500.0, 2.5, 410.0, 0.7, 0.0, 3e-4, 1.0e6, 60.0)
 
 ROUNDS = 7
 STEPS = 9_000
@@ -41,9 +41,6 @@ EXPORTS_EVERY_S = 0.05
 IMPORT_ROUNDS = 15
 OURS = "import emitter"
 THEIRS = "import opentelemetry.metrics, opentelemetry.trace"
-
-Result = tuple[str, float, float]
-"""What was measured, its ratio, the limit of the ratio."""
 
 
 def _p999_s(collector: Hazard) -> float:
@@ -95,14 +92,5 @@ def results() -> list[Result]:
     return [*outages(), imports()]
 
 
-def main() -> int:
-    """Print the table; 1 if a limit is missed."""
-    missed = 0
-    for name, ratio, limit in results():
-        missed += ratio > limit
-        print(f"{'ok  ' if ratio <= limit else 'SLOW'}  {ratio:7.3f}  (limit {limit:g})  {name}")
-    return 1 if missed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(show(results()))
