@@ -83,12 +83,13 @@ class Forms:
         return None
 
     def learn(self, raw: bytes, line: Line, layout: TrainingLine, scan: Scan) -> None:
-        """Remember the form of a line that has been read in full, if reading it again by that finds the same."""
+        """Remember the form of a line that is known to end here, if reading it again by that finds the same."""
         text = raw.decode("latin-1").rstrip("\r\n")
         if not text.endswith(line.text) or not raw.isascii():
             return
         head = len(text) - len(line.text) + scan.begin
-        whole = scan.state == State.WHOLE and not scan.strange and not scan.done
+        ended = scan.state == State.WHOLE or (scan.state == State.ENDED and layout.endless)
+        whole = ended and not scan.strange and not scan.done
         if not whole or line.text[: scan.begin].strip() or not self._left:
             return
         stamped = text.rfind(line.stamp, 0, head) if line.stamp else head

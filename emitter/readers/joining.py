@@ -20,6 +20,8 @@ class Waiting(NamedTuple):
     """How many they are."""
     since: int
     """Number of the first one."""
+    raw: bytes
+    """The last one."""
 
 
 Found = tuple[Layout, Scan]

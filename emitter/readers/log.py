@@ -56,6 +56,8 @@ class LogReader:
         self._splitter = Splitter()
         self._history = History()
         self._waiting: OrderedDict[str, Waiting] = OrderedDict()
+        self._held: tuple[bytes, Told] | None = None
+        """The line before, read by its form, if nothing but the next line tells whether it has ended."""
         self._long: deque[bytes] = deque(maxlen=LOOK_BACK)
         self._awaited: tuple[str, ...] = ()
         """Second halves of words that one of the long lines may have begun."""
@@ -82,6 +84,8 @@ class LogReader:
         self._training: tuple[tuple[TrainingLine, Family], ...] = tuple(
             (layout, family) for family in families for layout in family.training
         )
+        layout = self._training[0][0]
+        self._endless = layout if len(self._training) == 1 and layout.endless else None
         others: dict[int, Layout] = {}
         for family in families:
             others.update({id(layout): layout for layout in family.others})
@@ -136,12 +140,12 @@ class LogReader:
                 unknown += 1
                 if size > NARROWEST:
                     long.append(raw)
-            elif raw == b"\n" and not self._waiting:
+            elif raw == b"\n" and not self._waiting and not self._held:
                 empty += 1
             else:
                 others += 1
                 self._number = begin + unknown + empty + others
-                records += self._take(raw, shape)
+                records += self._release(raw, shape) if self._held else self._take(raw, shape)
                 longest = self._noise().get
         self._number = begin + unknown + empty + others
         self._unknown += unknown
@@ -150,7 +154,42 @@ class LogReader:
 
     def _noise(self) -> dict[bytes, int]:
         """What the next line may be without being looked at: nothing, if it may belong to one before."""
-        return {} if self._waiting or self._number < self._alert_until else self._words.noise
+        return {} if self._waiting or self._held or self._number < self._alert_until else self._words.noise
+
+    def _release(self, raw: bytes, shape: bytes) -> list[Record]:
+        """Records of the line that was held and of the next one. If that may go on with it, both are read in full."""
+        if self._held is None:
+            return []
+        (held, told), self._held = self._held, None
+        line = read_line(raw)
+        if is_part(line.source, told[1]):
+            text = raw.decode("latin-1")
+            if self._is_noise(raw, text, shape):
+                if self._is_ended(held, line):
+                    self._pass_over(raw, shape)
+                    return self._tell_line(told)
+            elif not line.text[:2].isspace() and self._forms.read(text):  # the next training line
+                return self._tell_line(told) + self._take(raw, shape)
+        self._number -= 1
+        records = self._read(held)
+        self._number += 1
+        return records + self._take(raw, shape)
+
+    def _is_noise(self, raw: bytes, text: str, shape: bytes) -> bool:
+        """Whether a line behind one that is held is not worth a look."""
+        known = self._number > self._alert_until and len(raw) <= self._words.noise.get(shape, 0)
+        return known or not self._is_worth_a_look(text, shape.decode("latin-1"))
+
+    def _is_ended(self, held: bytes, line: Line) -> bool:
+        """Whether noise cannot go on with the line that was held."""
+        text = held.decode("latin-1").rstrip("\r\n")
+        return self._endless is not None and self._endless.is_ended_by(text, line.text)
+
+    def _pass_over(self, raw: bytes, shape: bytes) -> None:
+        """Count a line of noise, and remember its shape."""
+        self._skip_unknown(raw)
+        if not shape.isspace() and (self._unlike or b"loss" not in shape):
+            self._words.learn_noise(shape)
 
     def _take(self, raw: bytes, shape: bytes) -> list[Record]:
         """Records of a line that is no known noise."""
@@ -159,12 +198,13 @@ class LogReader:
         text = raw.decode("latin-1")  # to search bytes takes six times as long; the words are ASCII
         told = self._forms.read(text)
         if told and (told[0].stamp or not (self._stamped and self._long)):
+            if self._endless and len(raw) > NARROWEST:
+                self._held = raw, told
+                return []
             return self._tell_line(told)
         if self._is_worth_a_look(text, shape.decode("latin-1")):
             return self._read(raw)
-        self._skip_unknown(raw)
-        if not shape.isspace() and (self._unlike or b"loss" not in shape):
-            self._words.learn_noise(shape)
+        self._pass_over(raw, shape)
         return []
 
     def _is_worth_a_look(self, text: str, shape: str) -> bool:
@@ -176,6 +216,9 @@ class LogReader:
     def settle(self) -> list[Record]:
         """Records that only wait for what may follow. For whoever follows a log in which nothing moves."""
         records = []
+        if self._held:
+            (_, told), self._held = self._held, None
+            records += self._tell_line(told)
         for source, waiting in list(self._waiting.items()):
             if waiting.scan.state > State.OPEN:
                 records += self._finish(self._waiting.pop(source))
@@ -184,6 +227,9 @@ class LogReader:
     def close(self) -> list[Record]:
         """Records of what is left; nothing more comes. A last line without an end may be cut."""
         records: list[Record] = []
+        if self._held:
+            (held, _), self._held = self._held, None
+            records += self._read(held)
         if rest := self._splitter.close():
             self._number += 1
             records += self._read(rest, cut=not rest.endswith(b"\r"))
@@ -235,12 +281,8 @@ class LogReader:
             if line.width >= NARROWEST and self._begins(line.text[-SEAM:]):
                 self._awaited, self._alert_until = ("",), self._number + LOOK_BACK
             return records
-        waiting = Waiting(line=line, layout=found[0], scan=found[1], lines=lines, since=self._number)
-        records += self._finish_or_wait(waiting, cut=cut)
-        layout, scan = found
-        if lines == 1 and isinstance(layout, TrainingLine) and self._family and not self._family.companion:
-            self._forms.learn(raw, line, layout, scan)
-        return records
+        waiting = Waiting(line=line, layout=found[0], scan=found[1], lines=lines, since=self._number, raw=raw)
+        return records + self._finish_or_wait(waiting, cut=cut)
 
     def _begins(self, end: str) -> bool:
         """Whether the end of a line has the word of a training line, whose head is not all there."""
@@ -335,6 +377,8 @@ class LogReader:
             readings = self._recognize(waiting.layout, readings)
             self._stamped = self._stamped or bool(waiting.line.stamp)
             self._learn(scan)
+            if waiting.lines == 1 and self._family and not self._family.companion:
+                self._forms.learn(waiting.raw, waiting.line, waiting.layout, scan)
             places = [self._history.place(reading, waiting.line.source) for reading in readings]
             if places and not scan.done and not any(place is not None for place in places):
                 self._skip("unplaced", waiting)

@@ -126,6 +126,22 @@ class TrainingLine:
     def _by_key(self) -> dict[str, Field]:
         return {squeezed(key): field for field in self.fields for key in field.keys}
 
+    @cached_property
+    def endless(self) -> bool:
+        """Whether nothing tells the end of such a line, but for what the next one is."""
+        return not (self.closed or self.pair or self.last or self.until or self.end or self.signature or self.joint)
+
+    def is_ended_by(self, text: str, following: str) -> bool:
+        """Whether an endless line cannot go on with a text that has no word: its last value would be none."""
+        if not following.strip():
+            return True
+        key, found, printed = text.rpartition(self.separator)[2].partition(self.assign)
+        if not found or self.separator in following or not text[-1].isdigit():
+            return False  # behind a digit no word begins that the text goes on with
+        field = self._by_key.get(squeezed(key))
+        read = number if field is None else field.read
+        return read(printed.strip()) is not None and read((printed + following).strip()) is None
+
     def scan(self, text: str, ends: frozenset[str]) -> Scan | None:
         """The training lines of a text: usually one, more where ranks were glued."""
         heads = list(self.head.finditer(text))
@@ -168,14 +184,14 @@ class TrainingLine:
         keys = [squeezed(key) for key, _ in pairs]
         key = keys[-1] if keys else ""
         last_key = squeezed(self.last)
-        last = last_key in keys
+        last = bool(last_key) and last_key in keys
         state = State.OPEN
         known_end = over >= 0 or (self.closed and key in ends)
         if self.end and over < 0:
             pass
         elif last:
             state = State.WHOLE if known_end else State.ENOUGH
-        elif catalog.LOSS in values.plain and not tail.strip() and (known_end or last_key not in ends):
+        elif catalog.LOSS in values.plain and not tail.strip() and (known_end or not last_key or last_key not in ends):
             state = State.WHOLE if known_end else State.ENDED
         return Scan(
             state=state,

@@ -74,7 +74,7 @@ class Words:
 
     def learn_noise(self, shape: bytes) -> None:
         """Remember what a line without any of that is without its digits."""
-        if len(shape) > LONGEST_SHAPE:
+        if len(shape) > LONGEST_SHAPE or shape in self.noise:
             return
         if len(self.noise) >= SHAPES:
             self.noise.clear()
