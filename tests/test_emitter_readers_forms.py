@@ -103,6 +103,39 @@ def test_most_lines_are_read_by_a_form(name: str) -> None:
     assert read[-5:] == [True] * 5
 
 
+def test_a_line_without_an_end_mark_waits_for_the_next_one() -> None:
+    """Of a line that is read by a form the record comes when noise, or the next such line, shows that it has ended."""
+    log = reader("nemo2")
+    example = EXAMPLES["nemo2"]
+    log.feed(f"{example}\n{NOISE[0]}\n".encode())
+    second = example.replace("global_step: 119", "global_step: 120")
+    assert log._forms.read(second) is not None
+    assert log.feed(f"{second}\n".encode()) == []
+    assert [record.kind for record in log.feed(f"{NOISE[0]}\n".encode())] == ["train"]
+    third = example.replace("global_step: 119", "global_step: 121")
+    assert log.feed(f"{third}\n".encode()) == []
+    assert [record.kind for record in log.settle()] == ["train"]
+    assert (log.counts.records, log.counts.skipped) == (3, 2)
+
+
+def test_a_line_that_is_read_by_a_form_may_go_on() -> None:
+    """What a line without an end mark has on the next physical line belongs to it, by a form or not."""
+    log = reader("nemo2")
+    example = EXAMPLES["nemo2"]
+    second = example.replace("global_step: 119", "global_step: 120")
+    log.feed(f"{example}\n{NOISE[0]}\n{second}\n".encode())
+    (record,) = [*log.feed(b"7 | lr: 1.0\n"), *log.close()]
+    assert 614407 in record.values.values()
+
+
+def test_a_form_is_not_learned_from_a_value_that_is_none() -> None:
+    """A line whose last value is empty is read, and teaches nothing."""
+    log = reader("nemo2")
+    log.feed(f"{EXAMPLES['nemo2']} | memory/peak_allocated_mem:\n\n".encode())
+    assert log.summary.results == 1
+    assert len(log._forms._forms) == 0
+
+
 def test_words_have_no_digits() -> None:
     """No word of a layout has a digit, since noise is known by what it is without them."""
     layouts = [layout for family in FAMILIES for layout in (*family.training, *family.others)] + [*common.LAYOUTS]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from .. import catalog
 from ..catalog import Metric
 from .lines import Line
 from .readings import Number, Reading, Scan, State
-from .table import Field, TrainingLine, number
+from .table import Field, Place, TrainingLine, number
 
 FORMS = 8
 """Forms that are remembered: with and without a loss, with other exponents, of this run and the one before."""
@@ -99,7 +99,10 @@ class Forms:
                     form.sources[text[:stamped]] = line.source
                 return
         self._left -= 1
-        columns, pattern = _columns(layout, text[head:])
+        places = layout.places(text[head:])
+        if any(field and field.read(text[head + begin : head + end]) is None for field, begin, end in places):
+            return  # the last value of a line without an end mark may be none, and is not counted as strange
+        columns, pattern = _columns(places, text[head:])
         stamp = _DIGIT.sub(r"\\d", re.escape(line.stamp))
         between = re.escape(text[stamped + len(line.stamp) : head])
         form = _Form(
@@ -115,12 +118,12 @@ class Forms:
             self._forms.appendleft(form)
 
 
-def _columns(layout: TrainingLine, text: str) -> tuple[tuple[tuple[Metric, _Convert], ...], str]:
+def _columns(places: Iterable[Place], text: str) -> tuple[tuple[tuple[Metric, _Convert], ...], str]:
     """What the groups of a pattern are, and the pattern of lines that differ from this one in numbers alone."""
     columns = []
     pattern = ""
     at = 0
-    for field, begin, end in layout.places(text):
+    for field, begin, end in places:
         printed = text[begin:end]
         value = _like(printed)
         if field is not None and field.metric is not None:

@@ -62,6 +62,10 @@ class Field:
             raise ValueError(f"{where} is per GPU or cumulative (got both for {self.keys!r}). Choose one.")
 
 
+Place = tuple[Field | None, int, int]
+"""A value's field, if it is known, and where in a text the value begins and ends."""
+
+
 class Values:
     """The values of a training line by metric, as they are printed: for the job, for one GPU, as totals."""
 
@@ -217,14 +221,12 @@ class TrainingLine:
             rounded=self.rounded,
         )
 
-    def places(self, text: str) -> list[tuple[Field | None, int, int]]:
+    def places(self, text: str) -> list[Place]:
         """The fields of a text with one training line, from left to right, with where their values begin and end."""
         head = self.head.search(text)
         if head is None:
             return []
-        found: list[tuple[Field | None, int, int]] = [
-            (_COUNTERS[name], *head.span(name)) for name in head.groupdict() if head[name]
-        ]
+        found: list[Place] = [(_COUNTERS[name], *head.span(name)) for name in head.groupdict() if head[name]]
         at = head.end()
         for key, printed in self._pairs(self._body(text, at, len(text))[0])[0]:
             begin = text.index(printed.strip(), text.index(key, at) + len(key))
