@@ -7,6 +7,7 @@ import re
 import socket
 import ssl
 import urllib.request
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,8 +25,7 @@ _HINTS = {
     "UNIMPLEMENTED": "Does the collector take this signal?",
 }
 _ANSWERED = re.compile(
-    r"(?:code: |Transient error )(?!StatusCode\.(?:CANCELLED|DEADLINE))"
-    r"(?:StatusCode\.)?(\w+(?: \w+)*?)(?:,|$| encountered)"
+    r"(?:code: |Transient error )(?!StatusCode\.DEADLINE)(?:StatusCode\.)?(\w+(?: \w+)*?)(?:,|$| encountered)"
 )
 """What exporters say of an answer that they do not like."""
 _DISTRUST = re.compile(r"certificate verify failed: ([^(']+)")
@@ -52,7 +52,7 @@ def unreachable(way: Way) -> str:
     return ""
 
 
-def explained(way: Way, messages: list[str], in_time: bool) -> str:
+def explained(way: Way, messages: Sequence[str], in_time: bool) -> str:
     """What an export failed of, from what the exporter said and from what is spoken at the other end."""
     if distrust := next(filter(None, map(_DISTRUST.search, messages)), None):
         return _distrusted(way, distrust[1].strip())

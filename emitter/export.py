@@ -226,7 +226,8 @@ class _Outgoing(MetricExporter):
                 data = stamped(metrics_data, self._run_id, on_resource=isinstance(self._where, Console))
                 result = self._exporter.export(data, timeout_millis=timeout_millis, **kwargs)
             except Exception as error:
-                _log.warning("%s: must take the metrics (got %r). Training goes on without.", self._where, error)
+                if not self._closed:  # under way when we closed the channel: the collector is not to blame
+                    _log.warning("%s: must take the metrics (got %r). Training goes on without.", self._where, error)
         self.failing = result is not MetricExportResult.SUCCESS
         if not self.failing:
             self._repeats.forget()

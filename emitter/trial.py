@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from . import catalog, diagnosis
@@ -134,13 +135,18 @@ def attempt(way: Way, sender: Sender) -> str:
 
 @contextmanager
 def heard() -> Iterator[list[str]]:
-    """Everything that is warned of meanwhile, which is nowhere else said."""
+    """Everything that is warned of meanwhile, which is nowhere else said.
+
+    Not what threads warn of that were there before: those of an earlier way out, which has not come to its end.
+    """
     messages: list[str] = []
+    others = set(threading.enumerate()) - {threading.current_thread()}
     make, silence = logging.getLogRecordFactory(), logging.NullHandler()
 
     def hear(*arguments: Any, **options: Any) -> logging.LogRecord:
         record = make(*arguments, **options)
-        if (record.levelno or 0) >= logging.WARNING and record.name != SPAN:
+        ours = record.name != SPAN and threading.current_thread() not in others
+        if ours and (record.levelno or 0) >= logging.WARNING:
             messages.append(record.getMessage())
         return record
 
@@ -178,66 +184,58 @@ def _reachable(host: str) -> str:
 
 
 def _push(way: Way, sender: Sender, messages: list[str]) -> str:
-    with redirect_stdout(io.StringIO()), _SENT[way.signal](way.to, sender) as flush:
-        for message in messages:  # ways of spans and logs that cannot be opened are warnings
-            if message.endswith(_NOT_OPENED):
-                return message.removesuffix(_NOT_OPENED)
-        if obstacle := diagnosis.unreachable(way):
-            return obstacle
-        begin = time.monotonic()
-        if flush(ANSWER_S):
-            return ""
-        in_time = time.monotonic() - begin < ANSWER_S
-    return diagnosis.explained(way, messages, in_time)
+    with redirect_stdout(io.StringIO()):
+        way_out, send = _OPENED[way.signal](way.to, sender)
+        arrived = False
+        try:
+            for message in messages:  # ways of spans and logs that cannot be opened are warnings
+                if message.endswith(_NOT_OPENED):
+                    return message.removesuffix(_NOT_OPENED)
+            if obstacle := diagnosis.unreachable(way):
+                return obstacle
+            send()
+            begin = time.monotonic()
+            arrived = way_out.flush(ANSWER_S)
+            in_time = time.monotonic() - begin < ANSWER_S
+            said = tuple(messages)  # so far: what an exporter says of being closed is no reason
+        finally:
+            way_out.shutdown(ANSWER_S if arrived else 0.0)  # who has not answered is not waited for
+    return "" if arrived else diagnosis.explained(way, said, in_time)
 
 
-Flush = Callable[[float], bool]
+class _WayOut(Protocol):
+    """What ways out of all signals have in common."""
+
+    def flush(self, timeout_s: float) -> bool: ...
+
+    def shutdown(self, timeout_s: float) -> None: ...
 
 
-@contextmanager
-def _metrics(to: str, sender: Sender) -> Iterator[Flush]:
+Opened = tuple[_WayOut, Callable[[], None]]
+"""A way out, and what sends one thing by it."""
+
+
+def _metrics(to: str, sender: Sender) -> Opened:
     from . import start
 
     export = start(sender.run_id, [to], resource=sender.attributes.stable, rank=sender.place.rank)
-    record(export.meter, catalog.RUN_INFO, 1, {"attempt": "0"})
-    with _closed_quickly(export.flush, export.shutdown) as flush:
-        yield flush
+    return export, lambda: record(export.meter, catalog.RUN_INFO, 1, {"attempt": "0"})
 
 
-@contextmanager
-def _traces(to: str, sender: Sender) -> Iterator[Flush]:
+def _traces(to: str, sender: Sender) -> Opened:
     from . import tracing
 
     always = replace(sender.settings, sampling_strategy="rank_aware", export_sample_rate=1.0)
     way_out = tracing.start(sender.run_id, [to], place=sender.place, settings=always, resource=sender.everything)
-    way_out.tracer.start_span(SPAN).end()
-    with _closed_quickly(way_out.flush, way_out.shutdown) as flush:
-        yield flush
+    return way_out, lambda: way_out.tracer.start_span(SPAN).end()
 
 
-@contextmanager
-def _logs(to: str, sender: Sender) -> Iterator[Flush]:
+def _logs(to: str, sender: Sender) -> Opened:
     from . import log_bridge
 
     bridge = log_bridge.start(sender.run_id, [to], place=sender.place, resource=sender.everything)
-    logging.getLogger(SPAN).critical("A test export.")  # passes whatever level the root logger has
-    with _closed_quickly(bridge.flush, bridge.shutdown) as flush:
-        yield flush
+    # Critical, so that it passes whatever level the root logger has.
+    return bridge, lambda: logging.getLogger(SPAN).critical("A test export.")
 
 
-_SENT = {"metrics": _metrics, "traces": _traces, "logs": _logs}
-
-
-@contextmanager
-def _closed_quickly(flush: Flush, shutdown: Callable[[float], None]) -> Iterator[Flush]:
-    """A flush; afterwards the way out is closed, without waiting for who has not answered."""
-    arrived: list[bool] = []
-
-    def once(timeout_s: float) -> bool:
-        arrived.append(flush(timeout_s))
-        return arrived[-1]
-
-    try:
-        yield once
-    finally:
-        shutdown(ANSWER_S if True in arrived else 0.0)
+_OPENED = {"metrics": _metrics, "traces": _traces, "logs": _logs}

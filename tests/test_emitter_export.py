@@ -306,6 +306,24 @@ def test_hanging_collector_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> 
     assert len(caplog.records) <= 3
 
 
+def test_an_export_that_our_shutdown_cuts_is_no_failure_of_the_collector(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The channel is closed under it: nobody is to blame, and nothing is said."""
+    with over_grpc() as collector, start("run-7", [collector.to], interval_s=NEVER_S) as export:
+        (outgoing,) = export._exporters
+        translate = outgoing._exporter._translate_data  # type: ignore[attr-defined]  # the last step before the call
+
+        def cut(data: Any) -> Any:
+            outgoing.shutdown(0.0)
+            return translate(data)
+
+        monkeypatch.setattr(outgoing._exporter, "_translate_data", cut)
+        assert not export.flush()
+    assert [record.getMessage() for record in caplog.records if record.name == "emitter.export"] == []
+    assert collector.requests == []
+
+
 def test_failing_collector_is_news_again_after_it_worked(caplog: pytest.LogCaptureFixture) -> None:
     """Two outages are two reports; a flush tells whether the metrics arrived."""
     with over_http() as collector, start("run-7", [collector.to], interval_s=NEVER_S) as export:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from collectors import takes_everything
+from collectors import over_grpc, takes_everything
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -56,3 +58,49 @@ def test_a_scrape_of_a_strange_resource_is_tried() -> None:
     settings = Settings(traces_enabled=False)
     (way,) = trial.ways(("scrape:0",), settings, {})
     assert trial.attempt(way, sender(settings)) == ""
+
+
+def test_an_earlier_ways_threads_are_not_heard() -> None:
+    """What is still closing while the next way is tried complains of itself, not of that one."""
+    log = logging.getLogger("exporter")
+    with ThreadPoolExecutor(1) as earlier, ThreadPoolExecutor(1) as own:
+        earlier.submit(log.warning, "%s", "of the way before").result()
+        with trial.heard() as messages:
+            earlier.submit(log.warning, "%s", "of the way before, later").result()
+            own.submit(log.warning, "%s", "of this way").result()
+            log.warning("of its opening")
+    assert messages == ["of this way", "of its opening"]
+
+
+def told(monkeypatch: pytest.MonkeyPatch, *, sending: str = "", closing: str = "") -> str:
+    """What is said of a way out that does not deliver, and that warns of something while it is sent to, or closed."""
+
+    class Failing:
+        def flush(self, timeout_s: float) -> bool:
+            return False
+
+        def shutdown(self, timeout_s: float) -> None:
+            warn(closing)
+
+    def warn(message: str) -> None:
+        if message:
+            logging.getLogger("exporter").warning(message)
+
+    monkeypatch.setitem(trial._OPENED, "metrics", lambda *_: (Failing(), lambda: warn(sending)))
+    settings = Settings(traces_enabled=False)
+    with over_grpc() as collector:
+        (way,) = trial.ways((collector.to,), settings, {})
+        return trial.attempt(way, sender(settings))
+
+
+def test_what_is_said_while_closing_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call is cancelled by the channel that is closed under it, not by the collector."""
+    got = told(monkeypatch, closing="Failed to export, error code: StatusCode.CANCELLED")
+    assert got.startswith("the exporter must succeed (got no reason).")
+
+
+def test_what_is_said_while_sending_is_no_failed_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training goes on without in either case; what the other end says is asked for in the latter."""
+    monkeypatch.setattr(trial, "ANSWER_S", 0.0)
+    got = told(monkeypatch, sending="must take the metrics (got nothing). Training goes on without.")
+    assert "must answer in time" in got
