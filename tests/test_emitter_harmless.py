@@ -28,8 +28,8 @@ from emitter.stores import QUEUE_LIMIT
 ROOT = Path(__file__).resolve().parent.parent
 VALUES = (1500.0, 2.5, 410.0, 0.75, 0, 3e-4, 1.0e6, 61.0)
 NEVER_S = 3600.0
-WAIT_S = 1.0
-"""More than the scheduler of a busy machine takes away, and a tenth of what a network wait would take."""
+WAIT_S = 4.0
+"""More than the scheduler of a busy machine takes away, and less than half of what a network wait would take."""
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def samples(export: Export) -> dict[tuple[str, str], float]:
     }
 
 
-def until(holds: Callable[[], object], seconds: float = 10.0) -> None:
+def until(holds: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait until something holds."""
     end = time.monotonic() + seconds
     while not holds():
@@ -104,14 +104,12 @@ def test_a_sick_collector_hurts_nobody(name: str, caplog: pytest.LogCaptureFixtu
 def test_a_failure_that_repeats_is_one_line(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """A collector that rejects every export costs the same lines as one that rejects the first."""
     with SICK[name]() as collector, start("run-7", [collector.to], interval_s=NEVER_S) as export:
-        assert not export.flush(30.0)
-        first = messages(caplog)
         for _ in range(20):
             train(export, 10)
             assert not export.flush(30.0)
-        assert len(collector.requests) > 20
-        assert messages(caplog) == first
-        assert len(first) <= 2
+        assert len(collector.requests) >= 20
+    said = messages(caplog)
+    assert len(said) == len(set(said)) <= 2, said
 
 
 def test_what_hangs_past_the_end_does_not_repeat_itself(caplog: pytest.LogCaptureFixture) -> None:
@@ -128,8 +126,8 @@ def test_what_hangs_past_the_end_does_not_repeat_itself(caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize("collector_over", [over_http, over_grpc])
 def test_a_slow_collector_gets_everything(collector_over: Callable[..., Any]) -> None:
-    """A third of a second for an answer costs the loop nothing, and no value."""
-    with collector_over(delay_s=0.3) as collector:
+    """A second for an answer costs the loop nothing, and no value."""
+    with collector_over(delay_s=1.0) as collector:
         times: list[float] = []
         with start("run-7", [collector.to], interval_s=0.2) as export:
 
@@ -138,7 +136,7 @@ def test_a_slow_collector_gets_everything(collector_over: Callable[..., Any]) ->
                 return len(collector.requests) >= 3
 
             until(three_arrived)
-        assert max(times) < 0.3
+        assert max(times) < 1.0
         assert collector.values(catalog.STEP_DURATION.name)[-1] == len(times)
 
 
@@ -286,13 +284,15 @@ def test_a_full_disk_does_not_end_training() -> None:
 FORK = """
 emitter.record_training_metrics(meter, loss=2.5, skipped_iters=0)
 export.flush()
-begun = time.monotonic()
+here, there = os.pipe()
 child = os.fork()
 if child == 0:
     for _ in range(1000):
         emitter.record_training_metrics(meter, loss=-7.0, skipped_iters=1)
     export.flush(0.1)
+    os.write(there, str(time.monotonic()).encode())
     sys.exit(0)
+begun = float(os.read(here, 100))
 status = os.waitpid(child, 0)[1]
 assert status == 0, status
 assert time.monotonic() - begun < 2.9, "the child's end took long"

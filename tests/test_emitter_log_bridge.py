@@ -251,7 +251,7 @@ def test_a_collector_that_hangs_costs_nothing(caplog: pytest.LogCaptureFixture) 
             program.info("first")
             begin = time.monotonic()
             while not collector.requests:
-                assert time.monotonic() - begin < 10
+                assert time.monotonic() - begin < 30
                 time.sleep(0.01)
             begin = time.monotonic()
             for number in range(QUEUE + 200):

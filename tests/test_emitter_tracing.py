@@ -359,7 +359,7 @@ def test_a_refusing_collector_is_reported_once(
     with on(f"otlp:{scheme}://127.0.0.1:{refused_port()}") as way_out:
         for _ in range(6000):
             checkpoint()
-        assert alive() - before <= QUEUE + BATCH
+        assert alive() - before <= QUEUE + 2 * BATCH  # one on its way, and one that has just failed
         assert not way_out.flush(0.2)
         begun = time.monotonic()
         way_out.shutdown(1.0)
@@ -374,7 +374,7 @@ def test_a_hanging_collector_holds_up_nobody(caplog: pytest.LogCaptureFixture, m
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
     with Collector(hangs=True) as collector, on(f"otlp:{collector.url}") as way_out:
         checkpoint()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while not collector.requests and time.monotonic() < deadline:
             time.sleep(0.01)
         assert collector.requests
