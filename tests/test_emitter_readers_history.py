@@ -171,8 +171,8 @@ def test_memory_is_bounded() -> None:
     history = History()
     for step in range(1, 6000):
         history.take(train(step), f"node{step}:", "")
-    assert len(history._sources) <= 4096
-    assert len(history._reported) <= 256
+    assert len(history._process._sources) <= 4096
+    assert len(history._process._reported) <= 256
 
 
 def first_and_rest(first_ms: float, number: int, printed_ms: float, **more: Any) -> Record:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 LONGEST = 65_536
@@ -16,7 +17,7 @@ LONGEST = 65_536
 _STAMP = r"(?:\d{4}-\d\d-\d\d[ T]|\d{8}[ ])\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:\d\d)?"
 _LEVEL = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|[DIWE])"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_DATE = re.compile(r"((?:\d{4}-\d\d-\d\d|\d{8})[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_DATE = re.compile(r"((?:\d{4}-\d\d-\d\d|\d{8})[ T]\d\d:\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1)  # most logs leave out the time zone
 _YEARS = 2000, 2100
 """A time outside of them is a number that looks like one, or that of a clock which was never set."""
@@ -129,21 +130,28 @@ def moment(stamp: str) -> tuple[float | None, bool]:
     match = _DATE.search(stamp)
     if match is None:
         return None, False
-    date, fraction, zone = match.groups()
-    if "-" not in date:
-        date = f"{date[:4]}-{date[4:6]}-{date[6:]}"
-    try:
-        time = datetime.fromisoformat(date)
-    except ValueError:
+    date, second, fraction, zone = match.groups()
+    begin = _minute(date)
+    if begin is None or second > "59":
         return None, False
-    if not _YEARS[0] <= time.year <= _YEARS[1]:
-        return None, False
-    seconds = (time - _EPOCH).total_seconds()
+    seconds = begin + int(second)
     if zone and zone != "Z":
         seconds -= int(f"{zone[0]}1") * (int(zone[1:3]) * 3600 + int(zone[4:]) * 60)
     if fraction is None:
         return seconds, False
     return seconds + float(f"0.{fraction}"), len(fraction) == 6
+
+
+@lru_cache(maxsize=256)
+def _minute(date: str) -> float | None:
+    """Seconds of a date with hour and minute, which lines in a row share; None if there is no such date."""
+    if "-" not in date:
+        date = f"{date[:4]}-{date[4:6]}-{date[6:]}"
+    try:
+        time = datetime.fromisoformat(date)
+    except ValueError:
+        return None
+    return (time - _EPOCH).total_seconds() if _YEARS[0] <= time.year <= _YEARS[1] else None
 
 
 def names_zone(stamp: str) -> bool:

@@ -13,8 +13,9 @@ from ..catalog import Metric
 from .lines import last_stamp
 from .readings import Layout, Number, Reading, Scan, State
 
-_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|nan|[+-]?inf", re.ASCII | re.IGNORECASE)
-_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_NUMBER = re.compile(
+    r"(?P<integer>[+-]?\d{1,18})|[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|nan|[+-]?inf", re.ASCII | re.IGNORECASE
+)
 _LOSS = re.compile(r"(?<![a-z])loss(?![a-z])", re.IGNORECASE)
 _UNFIT = re.compile(r"[^0-9a-z/%+]+")
 
@@ -23,9 +24,10 @@ def number(printed: str) -> Number | None:
     """A number as Python and C print it; an integer stays one. None if it is something else."""
     if printed.isdigit() and printed.isascii() and len(printed) <= 18:
         return int(printed)
-    if _NUMBER.fullmatch(printed) is None:
+    match = _NUMBER.fullmatch(printed)
+    if match is None:
         return None
-    return int(printed) if _INTEGER.fullmatch(printed) else float(printed)
+    return int(printed) if match.lastgroup else float(printed)
 
 
 @lru_cache(maxsize=1000)
