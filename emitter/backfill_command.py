@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -24,6 +22,7 @@ from .log_options import chunks, name_in_messages, opened, readable, reader_of, 
 from .narration import PROGRESS_S, say, sum_up
 from .readers import LogReader, reader
 from .records import Record
+from .spool import copied
 
 BACKFILL = """Turn the log of a run that is over into the history that it would have left, had it been scraped, at
 the log's own times. blocks:DIR makes blocks of a Prometheus' database by promtool. DIR may be the data directory of a
@@ -95,6 +94,7 @@ def _backfill(options: argparse.Namespace) -> int:
     )
     made = None
     with ExitStack() as closing:
+        closing.callback(history.samples.close)
         file, changed_s = _opened(options.log, name, closing)
         end_s = changed_s if options.end is None else _time_s(options.end, options.timezone)
         begin_s, stamped = begin(_records(reader(options.format), file, name), options.timezone, end_s or 0.0)
@@ -173,9 +173,7 @@ def _opened(log: str, name: str, closing: ExitStack) -> tuple[BufferedIOBase, fl
         file = closing.enter_context(opened(log))
         if file.seekable():
             return file, os.stat(file.fileno()).st_mtime
-        copy = closing.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
-        shutil.copyfileobj(file, copy)
-        return copy, None
+    return closing.enter_context(copied(chunks(file, name))), None
 
 
 def _progress(history: History) -> Callable[[], None]:

@@ -53,7 +53,9 @@ def write(pieces: Iterable[Iterable[str]], folder: Path, promtool: str, progress
                 block.rename(folder / block.name)
             return len(made)
     except OSError as error:
-        raise EmitterError(f"blocks:{folder}: must be a folder that can be written (got {error}). Check it.") from error
+        raise EmitterError(
+            f"blocks:{folder}: must be a folder that can be written (got {error.strerror}). Check owner and disk."
+        ) from error
 
 
 def _hand_over(block: Path, folder: Path) -> None:

@@ -1,15 +1,20 @@
 """Samples of many scrapes as OpenMetrics text. Standard library only.
 
 Series are spelt as our scrape endpoint spells them. What a scrape finds unchanged is not kept again: a point is a list
-of changes, and its text between two changes is one join.
+of changes, and its text between two changes is one join. The samples of a family stand together, so those of a run are
+complete when the run is over; until then the changes wait on disk.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 from .catalog import Kind, Metric
+from .spool import Spool
 
 if TYPE_CHECKING:
     from .virtual import Labels, Point, Values
@@ -19,6 +24,12 @@ _SUFFIXES = {"ms": "_milliseconds", "s": "_seconds", "By": "_bytes"}
 
 _STAMPS = 4096
 """Time stamps that are made at once."""
+
+_STAMP_BLOCKS = 64
+"""How often that is kept for the next series: 45 days of scrapes at every 15 s, in 18 MB."""
+
+_IN_MEMORY = 256
+"""Changes of a point that wait in memory, at most."""
 
 _STAMP = "\0"
 """Holds the place of a time stamp; no label has it, since it is no text."""
@@ -41,7 +52,7 @@ class Samples:
         self._labels = tuple(labels.items())
         self._columns: dict[tuple[str, Labels], _Column] = {}
         self._families: dict[str, list[_Column]] = {}
-        self._stamps: dict[int, list[str]] = {}
+        self._spool = Spool()
 
     @property
     def series(self) -> int:
@@ -61,7 +72,7 @@ class Samples:
                     column.change(scrape, None)
 
     def _new(self, metric: Metric, labels: Labels) -> _Column:
-        column = _Column(metric, _heads(metric, (*labels, *self._labels)))
+        column = _Column(metric, _heads(metric, (*labels, *self._labels)), self._spool)
         self._columns[metric.name, labels] = column
         self._families.setdefault(metric.name, []).append(column)
         return column
@@ -84,14 +95,18 @@ class Samples:
                     yield from self._text(column.heads, values, first, end)
         if wrote:
             yield END
-        self._stamps.clear()
+        self._spool.clear()
+
+    def close(self) -> None:
+        """Forget all that was not written."""
+        self._spool.clear()
 
     def _text(self, heads: Sequence[str], values: Values, first: int, end: int) -> Iterator[str]:
         """The lines of one point from a scrape to before another; a histogram's go together, scrape by scrape."""
         lines = "".join([f"{head}{value!r} {_STAMP}\n" for head, value in zip(heads, values, strict=True)])
         while first < end:
             block, skip = divmod(first, _STAMPS)
-            stamps = self._block(block)[skip : skip + end - first]
+            stamps = _stamps(block, self._interval_ms)[skip : skip + end - first]
             if len(heads) == 1:
                 before, after = lines.split(_STAMP)
                 yield before + (after + before).join(stamps) + after
@@ -99,18 +114,11 @@ class Samples:
                 yield "".join([lines.replace(_STAMP, stamp) for stamp in stamps])
             first += len(stamps)
 
-    def _block(self, block: int) -> list[str]:
-        stamps = self._stamps.get(block)
-        if stamps is None:
-            numbers = range(block * _STAMPS, (block + 1) * _STAMPS)
-            stamps = self._stamps[block] = [_seconds(number * self._interval_ms) for number in numbers]
-        return stamps
-
 
 class _Column:
     """One point of one metric over time."""
 
-    def __init__(self, metric: Metric, heads: tuple[str, ...]) -> None:
+    def __init__(self, metric: Metric, heads: tuple[str, ...], spool: Spool) -> None:
         self.metric = metric
         self.heads = heads
         """Name and labels of each of its series."""
@@ -119,20 +127,26 @@ class _Column:
         self.values: Values | None = None
         """What that one found; None if it is gone."""
         self._changes: list[tuple[int, Values | None]] = []
+        self._spool = spool
+        self._spooled = array("Q")
+        """Where the changes before those are."""
 
     def change(self, scrape: int, values: Values | None) -> None:
         """Have these values, or none, from a scrape on."""
         self.values = values
         self._changes.append((scrape, values))
+        if len(self._changes) == _IN_MEMORY:
+            self._spooled.append(self._spool.put(self._changes))
+            self._changes = []
 
     def runs(self, until: int) -> Iterator[tuple[int, int, Values]]:
         """Each first scrape and the one after the last with the same values, before `until`; then forget them."""
-        changes, self._changes = self._changes, []
-        for (first, values), (end, _) in zip(changes, [*changes[1:], (until, None)], strict=False):
+        spooled = (change for place in self._spooled for change in self._spool.get(place))
+        for (first, values), (end, _) in pairwise(chain(spooled, self._changes, [(until, None)])):
             if values is not None and first < end:
                 yield first, end, values
-        if self.values is not None:
-            self._changes.append((until, self.values))
+        self._spooled = array("Q")
+        self._changes = [] if self.values is None else [(until, self.values)]
 
 
 def _heads(metric: Metric, labels: Sequence[tuple[str, str]]) -> tuple[str, ...]:
@@ -159,6 +173,12 @@ def _bound(number: float) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace(_STAMP, "")
+
+
+@lru_cache(maxsize=_STAMP_BLOCKS)
+def _stamps(block: int, interval_ms: int) -> list[str]:
+    """Times of so many scrapes."""
+    return [_seconds(number * interval_ms) for number in range(block * _STAMPS, (block + 1) * _STAMPS)]
 
 
 def _seconds(milliseconds: int) -> str:
