@@ -10,20 +10,15 @@ process that is gone; follow then stops too, and the run looks vanished.
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
-from .errors import EmitterError
 from .log_run import Past
+from .place import State, StateFile
 from .readers import LogReader
 from .records import Record
-from .repeats import Once
 from .replay import Sink
-from .rotation import Piece, Position
+from .rotation import Piece
 from .tail import Source
 
 POLL_S = 0.25
@@ -42,109 +37,6 @@ LINGER_S = 300.0
 
 LAST_LOOK_S = 1.0
 """Longest time for what came until somebody said stop."""
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class State:
-    """Where a follow was."""
-
-    attempt: int = 0
-    settled: bool = False
-    """Whether what might have gone on was taken as whole."""
-    positions: dict[str, Position] = field(default_factory=dict)
-
-
-class StateFile:
-    """A file that holds a state; it is replaced as a whole, so that no crash leaves half of one."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._once = Once(__name__)
-
-    def load(self) -> State | None:
-        """The state; None if there is none. A damaged one is kept beside it and counts as none.
-
-        Raises: EmitterError if the file is another's, which stays as it is, or cannot be read.
-        """
-        try:
-            text = self._path.read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise EmitterError(
-                f"{self._path}: a state file must be readable (got {error.strerror}). Name another file."
-            ) from error
-        if not text.startswith(_MARK) and not _MARK.startswith(text.strip("\0")):
-            raise EmitterError(
-                f"{self._path}: must be a state that follow has written (got another file). Name another file."
-            )
-        try:
-            return _state(text)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            aside = _free(self._path)
-            os.replace(self._path, aside)
-            _log.warning(
-                "%s: must be a state that follow has written (got %r). It is now %s; "
-                "what the log holds already counts as past.",
-                self._path,
-                error,
-                aside,
-            )
-            return None
-
-    def save(self, state: State, *, durable: bool) -> None:
-        """Replace the file; `durable` waits for the disk, so that it also outlives a crash of the machine.
-
-        Never raises: a disk that is full is a warning.
-        """
-        data = {
-            "version": 1,
-            "attempt": state.attempt,
-            "settled": state.settled,
-            "positions": {
-                path: {**asdict(position), "before": position.before.hex()}
-                for path, position in state.positions.items()
-            },
-        }
-        beside = self._path.with_name(f"{self._path.name}.new")
-        try:
-            with open(beside, "w", encoding="utf-8") as file:
-                json.dump(data, file)
-                if durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            os.replace(beside, self._path)
-        except OSError as error:
-            self._once.warn("save", "%s: the state must be written (got %s). Follow goes on without.", beside, error)
-
-
-_MARK = '{"version": '
-"""What a state begins with."""
-
-
-def _state(text: str) -> State:
-    data = json.loads(text)
-    if data["version"] != 1:
-        raise ValueError(f"version {data['version']}")
-    positions = {
-        str(path): Position(
-            inode=int(of["inode"]),
-            offset=int(of["offset"]),
-            modified_ns=int(of["modified_ns"]),
-            before=bytes.fromhex(of["before"]),
-        )
-        for path, of in data["positions"].items()
-    }
-    return State(attempt=int(data["attempt"]), settled=bool(data["settled"]), positions=positions)
-
-
-def _free(path: Path) -> Path:
-    number = 0
-    while (aside := path.with_name(f"{path.name}.corrupt{number or ''}")).exists():
-        number += 1
-    return aside
 
 
 class Follower:

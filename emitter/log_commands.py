@@ -19,12 +19,13 @@ from . import replay
 from .destinations import FORMS, LOOPBACK, destination
 from .errors import EmitterError
 from .follow import LINGER_S as FOLLOW_LINGER_S
-from .follow import Follower, State, StateFile
+from .follow import Follower
 from .identity import attempt
 from .log_options import chunks, name_in_messages, opened, readable, reader_of, run_id_option, run_name
 from .log_run import LoggedRun, Past
 from .loop import LINGER_S as SCRAPE_S
 from .narration import nothing_yet, place_in_log, say, share_read, sum_up
+from .place import State, StateFile
 from .readers import FAMILIES, LogReader, reader
 from .records import Record
 from .tail import Pipe, Source, Tail
@@ -171,8 +172,15 @@ def _follow(options: argparse.Namespace) -> int:
     stop = threading.Event()
     _on_signals(lambda *_: stop.set())
     state_file = StateFile(options.state) if options.state else None
-    saved = state_file.load() if state_file else None
     with ExitStack() as closing:
+        if state_file and not closing.enter_context(state_file.alone()):
+            print(
+                f"{options.state}: a state file must be of one follow (got another that runs). "
+                "Name another file, or end that one first.",
+                file=sys.stderr,
+            )
+            return 2
+        saved = state_file.load() if state_file else None
         source = _source(options, saved, closing)
         export = _start(options.run_id or run_name(options.logs[0]), ways_out, "follow", closing) if ways_out else None
 

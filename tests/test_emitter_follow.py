@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -13,12 +12,11 @@ import pytest
 from log_commands import training_line
 
 from emitter import catalog
-from emitter.errors import EmitterError
-from emitter.follow import LINGER_S, NOTHING_YET_S, SETTLE_S, SLOWEST_POLL_S, Follower, State, StateFile
+from emitter.follow import LINGER_S, NOTHING_YET_S, SETTLE_S, SLOWEST_POLL_S, Follower
 from emitter.log_run import Past
+from emitter.place import StateFile
 from emitter.readers import reader
 from emitter.records import Record
-from emitter.rotation import Position
 from emitter.tail import Tail
 
 BEGIN = "using world size: 16, data-parallel size: 16\n"
@@ -237,50 +235,6 @@ def test_cancelled_by_the_scheduler(tmp_path: Path) -> None:
     said = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2031-01-02T03:00:09 DUE TO TIME LIMIT ***\n"
     stage.run({1: append(path, training_line(3) + said)})
     assert stage.follower.ended
-
-
-def test_state_is_what_was_saved(tmp_path: Path) -> None:
-    """A state comes back as it was, whatever bytes stand before a place."""
-    file = StateFile(tmp_path / "state")
-    position = Position(inode=2**63, offset=17, modified_ns=5, before=b"\0\xff\n")
-    state = State(attempt=3, settled=True, positions={"a b.log": position})
-    for durable in (True, False):
-        file.save(state, durable=durable)
-        assert file.load() == state
-    assert [path.name for path in tmp_path.iterdir()] == ["state"]
-
-
-def test_a_durable_state_is_on_disk_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash of the machine finds the old state or the new one; one that need not be durable waits for no disk."""
-    calls: list[str] = []
-
-    def noted(name: str) -> Callable[..., None]:
-        real = getattr(os, name)
-
-        def call(*arguments: object) -> None:
-            calls.append(name)
-            real(*arguments)
-
-        return call
-
-    for name in ("fsync", "replace"):
-        monkeypatch.setattr(os, name, noted(name))
-    file = StateFile(tmp_path / "state")
-    file.save(State(), durable=True)
-    file.save(State(), durable=False)
-    assert calls == ["fsync", "replace", "replace"]
-
-
-@pytest.mark.parametrize("content", [b"[]", b"7", b"key: value\n", b"\x1f\x8b\0\xff", training_line(1).encode()])
-def test_a_file_that_is_no_state_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
-    """A configuration, or the log itself, named by mistake: an error, and nothing is touched."""
-    path = tmp_path / "config.yaml"
-    path.write_bytes(content)
-    with pytest.raises(EmitterError, match=r"config.yaml: must be a state that follow has written \(got another file"):
-        StateFile(path).load()
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"config.yaml": content}
-    with pytest.raises(EmitterError, match=r"must be readable \(got Is a directory\)"):
-        StateFile(tmp_path).load()
 
 
 @pytest.mark.parametrize(
