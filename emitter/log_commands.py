@@ -181,7 +181,7 @@ def _follow(options: argparse.Namespace) -> int:
             )
             return 2
         saved = state_file.load() if state_file else None
-        source = _source(options, saved, closing)
+        source = _source(options, state_file, saved, closing)
         export = _start(options.run_id or run_name(options.logs[0]), ways_out, "follow", closing) if ways_out else None
 
         def begin(past: Past) -> Sequence[replay.Sink]:
@@ -226,7 +226,9 @@ def _or_without(sink: replay.Sink) -> replay.Sink:
     return take
 
 
-def _source(options: argparse.Namespace, saved: State | None, closing: ExitStack) -> Source:
+def _source(
+    options: argparse.Namespace, state_file: StateFile | None, saved: State | None, closing: ExitStack
+) -> Source:
     if "-" in options.logs:
         if len(options.logs) > 1 or options.state:
             raise EmitterError(
@@ -234,7 +236,8 @@ def _source(options: argparse.Namespace, saved: State | None, closing: ExitStack
                 "Leave it out."
             )
         return Pipe(sys.stdin.fileno())
-    tail = Tail(options.logs, saved.positions if saved else None)
+    ours = state_file.has if state_file else lambda path: False
+    tail = Tail(options.logs, saved.positions if saved else None, ours=ours)
     closing.callback(tail.close)
     return tail
 

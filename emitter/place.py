@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from .errors import EmitterError
+from .log_file import Position
 from .repeats import Once
-from .rotation import Position
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +37,13 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._once = Once(__name__)
+
+    def has(self, path: str) -> bool:
+        """Whether that file belongs to the state."""
+        folder, name = os.path.split(os.path.abspath(path))
+        own = self._path.absolute()
+        endings = r"|\.new|\.lock|\.corrupt\d*"
+        return folder == str(own.parent) and bool(re.fullmatch(f"{re.escape(own.name)}({endings})", name))
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
@@ -73,9 +81,14 @@ class StateFile:
             return None
         try:
             return _state(text)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             aside = _free(self._path)
-            os.replace(self._path, aside)
+            try:
+                os.replace(self._path, aside)
+            except OSError as reason:
+                raise EmitterError(
+                    f"{self._path}: a state file must be writable (got {reason.strerror}). Name another file."
+                ) from error
             _log.warning(
                 "%s: must be a state that follow has written (got %r). It is now %s; "
                 "what the log holds already counts as past.",
@@ -139,6 +152,8 @@ def _state(text: str) -> State:
         )
         for path, of in data["positions"].items()
     }
+    if any(not len(place.before) <= place.offset < 2**63 for place in positions.values()):
+        raise ValueError("a place that cannot be")
     return State(attempt=int(data["attempt"]), settled=bool(data["settled"]), positions=positions)
 
 

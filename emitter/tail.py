@@ -11,7 +11,7 @@ import os
 import select
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from glob import glob, has_magic
 from heapq import heapify, heappop, heappush
@@ -19,9 +19,10 @@ from math import inf
 from typing import Protocol
 
 from .errors import EmitterError
+from .log_file import CHUNK, Position, regular
 from .readers.lines import last_stamp, moment
 from .repeats import Once
-from .rotation import CHUNK, ROTATED, GrowingLog, Piece, Position, regular
+from .rotation import ROTATED, GrowingLog, Piece
 
 COMPRESSED = (".gz", ".xz", ".bz2", ".zst", ".lz4", ".Z")
 """Endings of files that no line is read from."""
@@ -54,13 +55,21 @@ class Tail:
     """Files, directories and patterns, followed together; files that appear are followed from their beginning.
 
     Of a directory all files count, of a pattern those that match: without hidden and compressed ones, and without
-    those whose name is another's with a number or a date, which a rotation has put there. `positions` are those of
-    an earlier tail: what it has given comes first, again, as past. Without, what is there now is past.
+    those whose name is another's with a number or a date, which a rotation has put there. Nor do those that are
+    `ours`. `positions` are those of an earlier tail, by absolute paths: what it has given comes first, again, as past.
+    Without, what is there now is past.
 
     Raises: EmitterError if a path can be read by nobody.
     """
 
-    def __init__(self, paths: Iterable[str], positions: Mapping[str, Position] | None = None) -> None:
+    def __init__(
+        self,
+        paths: Iterable[str],
+        positions: Mapping[str, Position] | None = None,
+        *,
+        ours: Callable[[str], bool] = lambda path: False,
+    ) -> None:
+        self._ours = ours
         self._paths = tuple(dict.fromkeys(paths))
         self._single = len(self._paths) == 1 and not has_magic(self._paths[0]) and not os.path.isdir(self._paths[0])
         self._logs: dict[str, GrowingLog] = {}
@@ -119,7 +128,7 @@ class Tail:
     @property
     def positions(self) -> dict[str, Position]:
         """How far each file has been read."""
-        return {path: log.position for path, log in self._logs.items() if log.position}
+        return {os.path.abspath(path): log.position for path, log in self._logs.items() if log.position}
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
@@ -132,10 +141,10 @@ class Tail:
         self._logs.clear()
 
     def _find(self, positions: Mapping[str, Position], *, past: bool) -> None:
-        found = {path for pattern in self._paths for path in _matching(pattern)}
+        found = {path for pattern in self._paths for path in _matching(pattern) if not self._ours(path)}
         for path in sorted(found - self._logs.keys()):
             if path in self._paths or not _is_rotated(path, found | self._logs.keys()):
-                position = positions.get(path)
+                position = positions.get(os.path.abspath(path))
                 self._logs[path] = GrowingLog(path, "" if self._single else path, position, past=past)
 
 

@@ -21,6 +21,11 @@ from emitter.tail import Tail
 
 BEGIN = "using world size: 16, data-parallel size: 16\n"
 END = "[exiting program at iteration 3] datetime: 2031-01-02 03:00:04\n"
+PLACE = (
+    '{"version": 1, "attempt": 0, "settled": false, '
+    '"positions": {"r7.log": {"inode": 1, "offset": %d, "modified_ns": 0, "before": "%s"}}}'
+)
+"""A state with one place."""
 TIMERS = "(min, max) time across ranks (ms):\n    optimizer ......................................: (1.00, 2.00)\n"
 
 
@@ -33,6 +38,7 @@ class Stage:
         self.told: list[Record] = []
         self.at: list[float] = []
         self.past = Past()
+        self.log = reader()
         self.state_file = StateFile(state) if state else None
         self.saved = self.state_file.load() if self.state_file else None
         self._paths = [str(path) for path in paths]
@@ -52,9 +58,10 @@ class Stage:
             self.past = past
             return [self.told.append, lambda record: self.at.append(self.now)]
 
-        with closing(Tail(self._paths, self.saved.positions if self.saved else None)) as tail:
+        ours = self.state_file.has if self.state_file else lambda path: False
+        with closing(Tail(self._paths, self.saved.positions if self.saved else None, ours=ours)) as tail:
             self.follower = Follower(
-                tail, reader(), begin, saved=self.saved, state_file=self.state_file, **self._options
+                tail, self.log, begin, saved=self.saved, state_file=self.state_file, **self._options
             )
             self.follower.run(wait, lambda: self.waits >= waits, lambda: self.now)
         return [
@@ -184,6 +191,17 @@ def test_restart_between_the_lines_of_one_record(tmp_path: Path) -> None:
     assert third.told == []
 
 
+def test_a_state_among_the_logs_is_no_log(tmp_path: Path) -> None:
+    """Nor is what lies beside it: each record would have it written, and read, without end."""
+    log, state = tmp_path / "r7.log", tmp_path / "r7"
+    stage = Stage(tmp_path, state=state)
+    (tmp_path / "r7.lock").touch()
+    (tmp_path / "r7.corrupt1").write_text('{"version": 7}\n')
+    script = {number: append(log, training_line(number)) for number in (1, 3, 5)}
+    assert stage.run(script, waits=9) == [(0, 1), (0, 3), (0, 5)]
+    assert stage.log.counts.total == 3
+
+
 def test_first_attempt_is_the_schedulers(tmp_path: Path) -> None:
     """A scheduler that has started the job again knows of attempts that this log does not."""
     path = tmp_path / "r7.log"
@@ -238,7 +256,20 @@ def test_cancelled_by_the_scheduler(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", '{"version": 2}', '{"version": 1, "attempt": 0}', '{"version": 1, "a', "\0" * 99]
+    "content",
+    [
+        "",
+        "{",
+        '{"version": 2}',
+        '{"version": 1, "attempt": 0}',
+        '{"version": 1, "a',
+        "\0" * 99,
+        '{"version": ' + "[" * 100_000,
+        '{"version": 1, "attempt": Infinity, "settled": false, "positions": {}}',
+        PLACE % (-5, ""),
+        PLACE % (2, "000000"),
+        PLACE % (10**30, ""),
+    ],
 )
 def test_state_that_cannot_be_read(tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is named, kept beside its place under a free name, and follow begins as for the first time."""

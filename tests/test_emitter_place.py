@@ -14,8 +14,8 @@ import pytest
 from log_commands import Live, outcome, training_line
 
 from emitter.errors import EmitterError
+from emitter.log_file import Position
 from emitter.place import State, StateFile
-from emitter.rotation import Position
 
 
 def test_state_is_what_was_saved(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emitter.errors import EmitterError
-from emitter.rotation import CHUNK
+from emitter.log_file import CHUNK
 from emitter.tail import Pipe, Tail
 
 
@@ -253,7 +254,16 @@ def test_pipe() -> None:
     os.close(read)
 
 
-ACTIONS = ("write", "half", "rename", "create", "copytruncate", "restart", "look")
+def compress(path: Path) -> None:
+    """As gzip does it: the time of the last change is kept."""
+    there = path.stat()
+    packed = Path(f"{path}.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    os.utime(packed, ns=(there.st_atime_ns, there.st_mtime_ns))
+    path.unlink()
+
+
+ACTIONS = ("write", "half", "rename", "create", "copytruncate", "compress", "restart", "look")
 
 
 @given(actions=st.lists(st.sampled_from(ACTIONS), max_size=20))
@@ -287,6 +297,9 @@ def test_nothing_is_lost_and_nothing_repeated(actions: list[str], tmp_path_facto
             rotated += 1
             shutil.copy(path, f"{path}-2031{rotated:04}")
             os.truncate(path, 0)
+        elif action == "compress" and path.exists():
+            for plain in path.parent.glob("r7.log-*[0-9]"):
+                compress(plain)
         elif action == "restart":
             positions = dict(tail.positions)
             tail.close()
