@@ -15,7 +15,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from . import blocks, replay
-from .backfill import YEARS_S, Clock, History, Stamps, begin, timed
+from .backfill import ENDED_SCRAPES, YEARS_S, Clock, History, Stamps, begin, timed
 from .errors import EmitterError
 from .identity import cleaned
 from .log_options import chunks, name_in_messages, opened, readable, reader_of, run_id_option, run_name
@@ -41,6 +41,7 @@ TARGET = {"job": "training", "instance": "backfill"}
 
 _LIVE = ("scrape", "otlp", "console", "http", "https", "remote-write", "remote_write")
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_LONGEST_MS = 24 * _UNITS_MS["h"]
 
 
 def add_backfill(parser: argparse.ArgumentParser) -> None:
@@ -115,11 +116,11 @@ def _backfill(options: argparse.Namespace) -> int:
                 sys.stdout.writelines(piece)
     sum_up(log.summary, VERB)
     _say_whence(options, stamped, end_s, stamps)
-    _say_what(history, made)
+    _say_what(history, made, options.scrape_interval / 1000)
     return 0
 
 
-def _say_what(history: History, made: int | None) -> None:
+def _say_what(history: History, made: int | None, interval_s: float) -> None:
     if history.first_s is None or history.last_s is None:
         return
     samples = history.samples
@@ -127,7 +128,7 @@ def _say_what(history: History, made: int | None) -> None:
     _say(
         f"{samples.count} samples of {samples.series} series{where}, {_utc(history.first_s)} to {_utc(history.last_s)}"
     )
-    _say_cautions(history.last_s, time.time(), to_blocks=made is not None)
+    _say_cautions(history.last_s, time.time(), interval_s, to_blocks=made is not None)
 
 
 def _say_whence(options: argparse.Namespace, stamped: bool, end_s: float | None, stamps: Stamps) -> None:
@@ -147,8 +148,8 @@ def _say_whence(options: argparse.Namespace, stamped: bool, end_s: float | None,
         _say(f"the log's clock went back {times}; what follows is shown as much later as it went back")
 
 
-def _say_cautions(last_s: float, now_s: float, *, to_blocks: bool) -> None:
-    if last_s > now_s:
+def _say_cautions(last_s: float, now_s: float, interval_s: float, *, to_blocks: bool) -> None:
+    if last_s > now_s + ENDED_SCRAPES * interval_s:
         _say("the last samples are in the future; is --timezone right?")
     if not to_blocks:
         return
@@ -231,9 +232,9 @@ def _time_s(text: str, zone: tzinfo | None) -> float:
 
 def _milliseconds(text: str) -> int:
     match = re.fullmatch(r"(\d{1,6})(ms|s|m|h)", text, re.ASCII)
-    if match and (number := int(match[1]) * _UNITS_MS[match[2]]):
+    if match and 0 < (number := int(match[1]) * _UNITS_MS[match[2]]) <= _LONGEST_MS:
         return number
-    raise argparse.ArgumentTypeError(f"a duration is a number with ms, s, m or h, as 15s (got {text!r})")
+    raise argparse.ArgumentTypeError(f"a duration is a number with ms, s, m or h, as 15s, up to 24h (got {text!r})")
 
 
 def _utc(unix_s: float) -> str:

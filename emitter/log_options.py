@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import has_magic
@@ -14,6 +15,9 @@ from .readers import LogReader, reader
 
 CHUNK = 1 << 18
 """Bytes that are read at a time, at most."""
+
+
+_HOLE = re.compile(rb"\0{2,}")
 
 
 def run_id_option(text: str) -> str:
@@ -68,7 +72,10 @@ def opened(name: str) -> BufferedIOBase:
 
 
 def chunks(file: BufferedIOBase, name: str) -> Iterator[bytes]:
-    """The bytes of a log as they come, some at a time: a line may have no end."""
+    """The bytes of a log as they come, some at a time: a line may have no end.
+
+    Of a hole, which a file has that was cut under its writer, little is left: it is no part of the line behind it.
+    """
     with readable(name):
         while data := file.read1(CHUNK):
-            yield data
+            yield _HOLE.sub(b"\0", data) if b"\0\0" in data else data

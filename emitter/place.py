@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -35,15 +36,15 @@ class StateFile:
     """A file that holds a state; it is replaced as a whole, so that no crash leaves half of one."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path.resolve()  # behind a link, for that would be replaced, too
         self._once = Once(__name__)
 
     def has(self, path: str) -> bool:
         """Whether that file belongs to the state."""
-        folder, name = os.path.split(os.path.abspath(path))
-        own = self._path.absolute()
+        folder, name = os.path.split(path)
         endings = r"|\.new|\.lock|\.corrupt\d*"
-        return folder == str(own.parent) and bool(re.fullmatch(f"{re.escape(own.name)}({endings})", name))
+        named = re.fullmatch(f"{re.escape(self._path.name)}({endings})", name)
+        return bool(named) and os.path.realpath(folder) == str(self._path.parent)
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
@@ -100,6 +101,10 @@ class StateFile:
 
     def _text(self) -> str | None:
         try:
+            if not stat.S_ISREG(self._path.stat().st_mode):
+                raise EmitterError(
+                    f"{self._path}: a state is a file (got a folder, device or pipe). Name another file."
+                )
             text = self._path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return None

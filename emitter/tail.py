@@ -71,13 +71,12 @@ class Tail:
     ) -> None:
         self._ours = ours
         self._paths = tuple(dict.fromkeys(paths))
-        self._single = len(self._paths) == 1 and not has_magic(self._paths[0]) and not os.path.isdir(self._paths[0])
         self._logs: dict[str, GrowingLog] = {}
         self._times: dict[str, float] = {}
         """The last time in the lines of each file."""
+        self._several = False
+        """Whether there may be more than one file: a path can become a directory."""
         self.over = False
-        if not self._single:
-            _allow_many_files()
         for path in self._paths:
             _check(path)
         self._find(positions or {}, past=positions is None)
@@ -112,7 +111,7 @@ class Tail:
 
     def _time(self, log: GrowingLog) -> tuple[float, bool, float]:
         """When the next line of one of several files was written: one without a time comes behind the one before."""
-        if self._single:
+        if not self._several:
             return 0.0, False, 0.0
         with _tried_again(log):
             if (time_s := moment(last_stamp(log.peek().decode("ascii", "replace")))[0]) is not None:
@@ -145,7 +144,11 @@ class Tail:
         for path in sorted(found - self._logs.keys()):
             if path in self._paths or not _is_rotated(path, found | self._logs.keys()):
                 position = positions.get(os.path.abspath(path))
-                self._logs[path] = GrowingLog(path, "" if self._single else path, position, past=past)
+                alone = self._paths == (path,)
+                if not alone and not self._several:
+                    self._several = True
+                    _allow_many_files()
+                self._logs[path] = GrowingLog(path, "" if alone else path, position, past=past)
 
 
 class Pipe:

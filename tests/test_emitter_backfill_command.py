@@ -146,8 +146,15 @@ def test_history_is_not_sent_to_a_live_server(to: str, capsys: pytest.CaptureFix
         (["--to", "blocks"], "a destination is blocks:DIR, openmetrics or jsonl (got 'blocks')"),
         (["--to", "jsonl", "--timezone", "Mars/Olympus"], "(got 'Mars/Olympus')"),
         (["--to", "jsonl", "--timezone", "../../etc/passwd"], "a zone is UTC, local or a name of the tz database"),
-        (["--to", "jsonl", "--scrape-interval", "15"], "a duration is a number with ms, s, m or h, as 15s (got '15')"),
-        (["--to", "jsonl", "--scrape-interval", "0s"], "a duration is a number with ms, s, m or h, as 15s (got '0s')"),
+        (
+            ["--to", "jsonl", "--scrape-interval", "15"],
+            "with ms, s, m or h, as 15s, up to 24h (got '15')",
+        ),
+        (
+            ["--to", "jsonl", "--scrape-interval", "0s"],
+            "with ms, s, m or h, as 15s, up to 24h (got '0s')",
+        ),
+        (["--to", "jsonl", "--scrape-interval", "25h"], "up to 24h (got '25h')"),
         (["--to", "jsonl", "--format", "megatorn"], "Did you mean 'megatron'?"),
         (["--to", "jsonl", "--run-id", " "], "a run has an id"),
         ([], "the following arguments are required: --to"),
@@ -258,6 +265,24 @@ def test_a_question_ends_in_its_question_mark(tmp_path: Path, capsys: pytest.Cap
     tomorrow = datetime.now(timezone.utc).replace(tzinfo=None) + timedelta(days=1)
     assert main(["backfill", str(log(tmp_path / "r7.log", tomorrow)), "--to", "openmetrics"]) == 0
     assert capsys.readouterr().err.endswith("backfill: the last samples are in the future; is --timezone right?\n")
+
+
+def test_a_log_that_was_just_written_is_not_from_the_future(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The scrape that sees its last line is a little later than that."""
+    assert main(["backfill", str(log(tmp_path / "r7.log", None)), "--to", "openmetrics"]) == 0
+    assert "future" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hole", [3, 3_000_000])
+def test_a_line_behind_a_hole_is_read(hole: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that was cut under its writer begins with NULs, or has them in the middle, more than any line is long."""
+    file = log(tmp_path / "r7.log", BEGIN, 3)
+    first, second, third = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(bytes(hole) + first + second + bytes(hole) + third + bytes(hole))
+    assert main(["backfill", str(file), "--to", "jsonl"]) == 0
+    text, said = capsys.readouterr()
+    assert [json.loads(found)["iteration"] for found in text.splitlines()] == [1, 2, 3]
+    assert "\\x00" not in said
 
 
 def test_terminated_it_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -58,8 +58,60 @@ def test_a_file_that_is_no_state_stays_as_it_is(tmp_path: Path, content: bytes) 
     with pytest.raises(EmitterError, match=r"config.yaml: must be a state that follow has written \(got another file"):
         StateFile(path).load()
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"config.yaml": content}
-    with pytest.raises(EmitterError, match=r"must be readable \(got Is a directory\)"):
-        StateFile(tmp_path).load()
+
+
+def test_a_damaged_state_that_cannot_be_moved_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder that takes no file there is no place to keep; it is said before anything is followed."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "state")
+
+    (tmp_path / "state").write_text('{"version": 2}')
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(EmitterError, match=r"a state file must be writable \(got Read-only file system\)"):
+        StateFile(tmp_path / "state").load()
+
+
+def test_what_is_no_file_is_no_state(tmp_path: Path) -> None:
+    """A folder, a pipe that nobody writes to, a device: an error at once, and it is where it was."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(os.devnull)
+    for name in ("", "fifo", "link"):
+        with pytest.raises(EmitterError, match=r"a state is a file \(got a folder, device or pipe\)"):
+            StateFile(tmp_path / name).load()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fifo", "link"]
+
+
+def test_a_state_behind_a_link_is_written_there(tmp_path: Path) -> None:
+    """The link stays, and so does the place for whoever goes by the other name."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "state")
+    file, other = StateFile(tmp_path / "link"), StateFile(tmp_path / "disk" / "state")
+    with file.alone(), other.alone() as free:
+        assert not free
+    file.save(State(attempt=3), durable=True)
+    assert (tmp_path / "link").is_symlink()
+    assert other.load() == State(attempt=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("s", True),
+        ("s.new", True),
+        ("s.lock", True),
+        ("s.corrupt12", True),
+        ("s.log", False),
+        ("S", False),
+        ("ss", False),
+    ],
+)
+def test_a_state_knows_its_files(tmp_path: Path, name: str, own: bool) -> None:
+    """Those beside it, by any spelling of their folder, and no others."""
+    file = StateFile(tmp_path / "s")
+    (tmp_path / "same").symlink_to(tmp_path)
+    assert file.has(str(tmp_path / name)) is file.has(str(tmp_path / "same" / name)) is own
+    assert not file.has(str(tmp_path / "deeper" / name))
 
 
 def wait_for_iteration(live: Live, log: Path, iteration: int) -> None:

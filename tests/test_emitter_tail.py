@@ -212,6 +212,20 @@ def test_directory(tmp_path: Path) -> None:
         assert [(Path(piece.source).name, piece.data) for piece in tail.read()] == [("rank0.log", b"c\n")]
 
 
+def test_a_directory_that_appears(tmp_path: Path) -> None:
+    """A path that nothing is at yet may become a directory: its files are told apart."""
+    folder = tmp_path / "logs"
+    with closing(Tail([str(folder)])) as tail:
+        assert lines(tail) == []
+        folder.mkdir()
+        for name in ("rank0", "rank1"):
+            append(folder / name, f"{name}\n")
+        assert [(Path(piece.source).name, piece.data) for piece in tail.read()] == [
+            ("rank0", b"rank0\n"),
+            ("rank1", b"rank1\n"),
+        ]
+
+
 def test_pattern(tmp_path: Path) -> None:
     """Files that match, those that appear included."""
     with closing(Tail([str(tmp_path / "*.log")])) as tail:
