@@ -3,8 +3,8 @@ VENV ?= .venv
 PINS ?= constraints.txt
 RUN := $(VENV)/bin/python
 
-# Live tests wait most of the time: two files at once, each whole, since its tests share servers.
-SIDE_BY_SIDE := -n 2 --dist loadfile
+# Live tests wait most of the time: three files at once, each whole, since its tests share servers; live ones first.
+SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help provision test lint fmt demo live frameworks bench
@@ -15,9 +15,8 @@ help: ## Show this list
 provision: $(VENV)/.stamp ## Render deploy/ from site.yaml and check it
 	@$(RUN) -m provisioning render --check
 
-test: $(VENV)/.stamp ## Run every test, then those without servers on each other Python here and with the oldest SDK
-	$(RUN) -m pytest $(SIDE_BY_SIDE)
-	$(RUN) tests/interpreters.py
+test: $(VENV)/.stamp ## Run every test, and those without servers on each other Python here and with the oldest SDK
+	$(RUN) tests/beside.py "$(RUN) -m pytest $(SIDE_BY_SIDE)" "nice $(RUN) tests/interpreters.py"
 
 lint: $(VENV)/.stamp ## Check style, format, types and the order of the packages
 	$(RUN) -m ruff check

@@ -1,4 +1,4 @@
-"""What all test files share: servers on loopback, and no deadline for generated examples."""
+"""What all test files share: servers on loopback, their order, and no deadline for generated examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from provisioning.stack import tools
 from provisioning.stack.prometheus import Prometheus
 
 settings.register_profile("shared", deadline=None)  # a machine that others use too is slow now and then
-settings.load_profile("shared")
+settings.register_profile("few", settings.get_profile("shared"), max_examples=10)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "shared"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with live tests come first: what takes long is not begun last, when nothing is left to do beside it."""
+    live = {item.path for item in items if item.get_closest_marker("live")}
+    items.sort(key=lambda item: item.path not in live)
+
 
 SUITES = {"prometheus2": "bookworm", "prometheus3": "sid"}
 """Debian suite that has the oldest version we serve (2.42) and the newest (3.x)."""
