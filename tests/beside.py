@@ -31,4 +31,5 @@ def run(command: str, beside: str) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and what runs with it
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C reaches the commands themselves: each ends as it does
     sys.exit(run(*sys.argv[1:]))

@@ -74,3 +74,16 @@ def test_whoever_ends_it_ends_both(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 1
     assert not any(map(running, children))
+
+
+def test_ctrl_c_ends_both_without_a_traceback(tmp_path: Path) -> None:
+    """It reaches everything that a terminal runs in front, and is answered by the commands, not by us."""
+    files = [tmp_path / name for name in ("first", "second")]
+    command = [sys.executable, BESIDE, *map(lasting, files)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        children = [process_id(file) for file in files]
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert "beside.py" not in err
+    assert not any(map(running, children))
