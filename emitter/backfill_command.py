@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timezone, tzinfo
 from io import BufferedIOBase
 from pathlib import Path
+from types import FrameType
 from zoneinfo import ZoneInfo
 
 from . import blocks, replay
@@ -94,7 +96,7 @@ def _backfill(options: argparse.Namespace) -> int:
         length_ms=blocks.BLOCK_MS if kind == "blocks" else None,
     )
     made = None
-    with ExitStack() as closing:
+    with _stopped_once(), ExitStack() as closing:
         closing.callback(history.samples.close)
         file, changed_s = _opened(options.log, name, closing)
         end_s = changed_s if options.end is None else _time_s(options.end, options.timezone)
@@ -118,6 +120,24 @@ def _backfill(options: argparse.Namespace) -> int:
     _say_whence(options, stamped, end_s, stamps)
     _say_what(history, made, options.scrape_interval / 1000)
     return 0
+
+
+@contextmanager
+def _stopped_once() -> Iterator[None]:
+    """Where a signal ends the work, and those that follow it do not end the clearing up."""
+    heard = [number for number in blocks.STOPS if signal.getsignal(number) is not signal.SIG_IGN]  # as by nohup
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in heard:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = [(number, signal.signal(number, stop)) for number in heard]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _say_what(history: History, made: int | None, interval_s: float) -> None:

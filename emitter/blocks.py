@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,9 @@ from .errors import EmitterError
 
 BLOCK_MS = 2 * 60 * 60 * 1000
 """Length of a block; each begins at a multiple of it."""
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What whoever waits for it stops it by: Ctrl-C, a scheduler, a terminal that is closed."""
 
 AT_ONCE = max(1, min(4, os.cpu_count() or 1))
 """promtool runs that go on at the same time."""
@@ -50,12 +55,24 @@ def write(pieces: Iterable[Iterable[str]], folder: Path, promtool: str, progress
             made = list(_made(pieces, Path(work), promtool, progress))
             for block in made:
                 _hand_over(block, folder)
-                block.rename(folder / block.name)
+            with _uninterrupted():
+                for block in made:
+                    block.rename(folder / block.name)
             return len(made)
     except OSError as error:
         raise EmitterError(
             f"blocks:{folder}: must be a folder that can be written (got {error.strerror}). Check owner and disk."
         ) from error
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Where a signal waits: half of the blocks are none, and a promtool that nobody knows of yet is ended by nobody."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _hand_over(block: Path, folder: Path) -> None:
@@ -100,7 +117,8 @@ def _made(pieces: Iterable[Iterable[str]], work: Path, promtool: str, progress: 
             while len(running) >= AT_ONCE:
                 yield from running[0].blocks()
                 running.popleft()
-            running.append(_Run(process=_start(promtool, source, out), source=source, out=out))
+            with _uninterrupted():
+                running.append(_Run(process=_start(promtool, source, out), source=source, out=out))
         while running:
             yield from running[0].blocks()
             running.popleft()

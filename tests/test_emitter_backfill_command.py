@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from emitter import blocks
 from emitter.__main__ import main
 
 CHECKOUT = Path(__file__).parent.parent
@@ -285,8 +286,9 @@ def test_a_line_behind_a_hole_is_read(hole: int, tmp_path: Path, capsys: pytest.
     assert "\\x00" not in said
 
 
-def test_terminated_it_leaves_nothing_behind(tmp_path: Path) -> None:
-    """No block, no folder of work, no promtool."""
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGHUP], [*blocks.STOPS] * 20])
+def test_stopped_it_leaves_nothing_behind(signals: list[int], tmp_path: Path) -> None:
+    """No block, no folder of work, no promtool; nor if whoever stops it is impatient."""
     slow = tmp_path / "promtool"
     slow.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")
     slow.chmod(0o755)
@@ -297,9 +299,26 @@ def test_terminated_it_leaves_nothing_behind(tmp_path: Path) -> None:
     while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
+    for number in signals:
+        process.send_signal(number)
     _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (0, "backfill: stopped.\n")
+    if len(signals) == 1:
+        assert (process.returncode, said) == (0, "backfill: stopped.\n")
     assert list((tmp_path / "data").iterdir()) == []
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_what_nobody_may_hang_up_goes_on(tmp_path: Path) -> None:
+    """A signal that whoever started it has it ignore, as nohup does, is ignored."""
+    script = f"trap '' HUP; exec {sys.executable} -m emitter backfill - --to jsonl"
+    with subprocess.Popen(
+        ["sh", "-c", script], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(log(tmp_path / "r7.log", lines=2).read_bytes())
+        process.stdin.flush()
+        time.sleep(1)  # it reads
+        process.send_signal(signal.SIGHUP)
+        out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out.count(b"\n")) == (0, 2)
