@@ -178,7 +178,10 @@ def _escaped(value: str) -> str:
 @lru_cache(maxsize=_STAMP_BLOCKS)
 def _stamps(block: int, interval_ms: int) -> list[str]:
     """Times of so many scrapes."""
-    return [_seconds(number * interval_ms) for number in range(block * _STAMPS, (block + 1) * _STAMPS)]
+    scrapes = range(block * _STAMPS, (block + 1) * _STAMPS)
+    if interval_ms % 1000 == 0:  # nearly always, and twice as fast
+        return [str(scrape * (interval_ms // 1000)) for scrape in scrapes]
+    return [_seconds(scrape * interval_ms) for scrape in scrapes]
 
 
 def _seconds(milliseconds: int) -> str:
