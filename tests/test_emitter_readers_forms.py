@@ -98,7 +98,7 @@ def test_most_lines_are_read_by_a_form(name: str) -> None:
     read = []
     for step in range(1, 9):
         line = re.sub(r"(iteration[ =]+)\d+/", rf"\g<1>{step:8d}/", example)
-        read.append(log._forms.read(line) is not None)
+        read.append(log._layouts.forms.read(line) is not None)
         log.feed(f"{line}\n".encode())
     assert read[-5:] == [True] * 5
 
@@ -109,7 +109,7 @@ def test_a_line_without_an_end_mark_waits_for_the_next_one() -> None:
     example = EXAMPLES["nemo2"]
     log.feed(f"{example}\n{NOISE[0]}\n".encode())
     second = example.replace("global_step: 119", "global_step: 120")
-    assert log._forms.read(second) is not None
+    assert log._layouts.forms.read(second) is not None
     assert log.feed(f"{second}\n".encode()) == []
     assert [record.kind for record in log.feed(f"{NOISE[0]}\n".encode())] == ["train"]
     third = example.replace("global_step: 119", "global_step: 121")
@@ -133,7 +133,7 @@ def test_a_form_is_not_learned_from_a_value_that_is_none() -> None:
     log = reader("nemo2")
     log.feed(f"{EXAMPLES['nemo2']} | memory/peak_allocated_mem:\n\n".encode())
     assert log.summary.results == 1
-    assert len(log._forms._forms) == 0
+    assert len(log._layouts.forms._forms) == 0
 
 
 def test_words_have_no_digits() -> None:
@@ -150,7 +150,7 @@ def test_forms_are_bounded() -> None:
         line = EXAMPLES["megatron"].replace("120/", f"{step}/").replace("| lm loss", f"| key {key}: 1.0 | lm loss")
         log.feed(f"{line}\nsome noise {key}\n".encode())
     assert log.summary.results == 299
-    assert len(log._forms._forms) == FORMS
+    assert len(log._layouts.forms._forms) == FORMS
 
 
 def memory(lines: int) -> int:

@@ -281,7 +281,12 @@ def test_random_bytes_with_each_format(name: str) -> None:
     order = random.Random(9)
     log = reader(name)
     for _ in range(300):
-        log.feed(order.randbytes(40) + order.choice(reader(name)._words._words).encode() + order.randbytes(40) + b"\n")
+        log.feed(
+            order.randbytes(40)
+            + order.choice(reader(name)._layouts.words._words).encode()
+            + order.randbytes(40)
+            + b"\n"
+        )
     assert [record for record in log.close() if record.kind == "train"] == []
 
 

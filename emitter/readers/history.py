@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from .. import catalog
 from ..catalog import Metric
 from ..records import Record, training_result
-from .lines import moment, names_zone
+from .lines import moment
 from .process import Process
 from .readings import Number, Reading
 
@@ -75,18 +75,16 @@ class History:
         stamp = reading.stamp or stamp
         if reading.kind == "train":
             return self._train(reading, source, stamp)
-        seconds, _ = moment(stamp)
+        seconds, _, utc = moment(stamp)
         if seconds is not None:
-            utc = names_zone(stamp)
             if not self._timed:
                 self._utc = utc
             elif utc is not self._utc:
                 seconds = None
         if reading.kind == "settings":
             return self._settings(reading)
-        process = self._process
         if reading.kind == "ahead":
-            process.keep_place(reading, source)
+            self._process.keep_place(reading, source)
         if reading.kind in ECHOED and not self._is_news(reading, source):
             return []
         return self._statement(reading, seconds)
@@ -142,36 +140,38 @@ class History:
 
     def _train(self, reading: Reading, source: str, stamp: str) -> list[Record]:
         records = []
-        clock = moment(stamp)
-        if clock[0] is not None:
-            self._utc = names_zone(stamp)
+        clock = seconds, _, utc = moment(stamp)
+        if seconds is not None:
+            self._utc = utc
             self._timed = True
-        if reading.per_gpu and "world_size" not in self._arguments:
+        if reading.per_gpu and source and "world_size" not in self._arguments:
             records = self._size(source)
-        iteration = self._process.place(reading, source)
-        if iteration is None:
+        process = self._process
+        iteration = reading.iteration
+        if iteration is None and (iteration := process.place(reading, source)) is None:
             return records
-        news = self._process.is_news(reading, iteration, source)
+        news = process.is_news(reading, iteration, source)
         if news is None:
-            self._next_attempt(self._process.ahead)
-            news = self._process.is_news(reading, iteration, source)
+            process = self._next_attempt(process.ahead)
+            news = process.is_news(reading, iteration, source)
         if not news:
             return records
-        values, length_s = self._process.result(reading, iteration, clock, self._arguments)
+        values, length_s = process.result(reading, iteration, clock, self._arguments)
         self._phase = "train"
         if catalog.VALIDATION_LOSS in values:
             loss = values.pop(catalog.VALIDATION_LOSS)
-            if self._process.is_new_validation(loss):
+            if process.is_new_validation(loss):
                 found = {catalog.ITERATION: iteration, catalog.VALIDATION_LOSS: loss}
-                records.append(self._record("validation", values=found, phase="train", stamp_s=clock[0]))
-        records.append(training_result(values, self.attempt, clock[0], self._utc, length_s))
+                records.append(self._record("validation", values=found, phase="train", stamp_s=seconds))
+        records.append(training_result(values, self.attempt, seconds, self._utc, length_s))
         return records
 
-    def _next_attempt(self, ahead: Mapping[Metric, Number] | None = None) -> None:
+    def _next_attempt(self, ahead: Mapping[Metric, Number] | None = None) -> Process:
         """Another process, and what was counted ahead of its first line."""
         if self._process.results:
             self.attempt += 1
         self._process = Process(ahead)
+        return self._process
 
     def _settings(self, reading: Reading) -> list[Record]:
         new = {name: value for name, value in reading.settings.items() if name not in self._arguments}

@@ -21,24 +21,21 @@ RATES = (catalog.THROUGHPUT_TFLOPS, catalog.TOKENS_PER_SEC, catalog.MFU)
 """Means over the same time as the duration of a step. What is printed for one GPU is one of them."""
 
 
-class Interval(NamedTuple):
-    """A training line in its process, and the iterations that it reports."""
+class FirstLine(NamedTuple):
+    """The first training line of a process, and the iterations that it reports."""
 
     iteration: int
     skipped: int
     """As printed."""
     step_ms: float
-    seconds: float | None
-    """Its stamp."""
     microseconds: bool
+    """Whether its time has them."""
     length: int | None
-    """Iterations since the line before; None if nothing tells."""
-    first: bool
-    """Whether it is the first line of its process."""
+    """How many iterations they are; None if nothing tells."""
 
     def is_repeated(self, following: Reading, distance: int, arguments: Mapping[str, int]) -> bool:
-        """Whether it was a first iteration on its own, which the following line reports again."""
-        if not self.first or catalog.SKIPPED_ITERS not in following.values:
+        """Whether it was one iteration on its own, which the following line reports again."""
+        if catalog.SKIPPED_ITERS not in following.values:
             return False
         interval = arguments.get("log_interval")
         out_of_turn = self.iteration % (interval or distance) != 0
@@ -59,7 +56,7 @@ def without_first(
     return {rate: value * faster for rate, value in reading.per_gpu.items()}
 
 
-def correct(values: dict[Metric, Number], silent_nan: bool, covered: int | None, repeated: Interval | None) -> None:
+def correct(values: dict[Metric, Number], silent_nan: bool, covered: int | None, repeated: FirstLine | None) -> None:
     """Take out of printed values what was printed before, and put in the loss that was not printed."""
     skipped = int(values.get(catalog.SKIPPED_ITERS, 0))
     if repeated and skipped:

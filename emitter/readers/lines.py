@@ -125,21 +125,27 @@ def last_stamp(text: str) -> str:
     return found
 
 
-def moment(stamp: str) -> tuple[float | None, bool]:
-    """Seconds of a printed time, as if it were UTC unless it names its zone, and whether it has microseconds."""
+Clock = tuple[float | None, bool, bool]
+"""Seconds of a printed time, as if it were UTC unless it names its zone; whether it has microseconds, and a zone."""
+
+NO_TIME: Clock = (None, False, False)
+
+
+def moment(stamp: str) -> Clock:
+    """A printed time as a number."""
     match = _DATE.search(stamp)
     if match is None:
-        return None, False
+        return NO_TIME
     date, second, fraction, zone = match.groups()
     begin = _minute(date)
     if begin is None or second > "59":
-        return None, False
+        return NO_TIME
     seconds = begin + int(second)
-    if zone and zone != "Z":
+    if zone is not None and zone != "Z":
         seconds -= int(f"{zone[0]}1") * (int(zone[1:3]) * 3600 + int(zone[4:]) * 60)
     if fraction is None:
-        return seconds, False
-    return seconds + float(f"0.{fraction}"), len(fraction) == 6
+        return seconds, False, zone is not None
+    return seconds + float(f"0.{fraction}"), len(fraction) == 6, zone is not None
 
 
 @lru_cache(maxsize=256)
@@ -152,8 +158,3 @@ def _minute(date: str) -> float | None:
     except ValueError:
         return None
     return (time - _EPOCH).total_seconds() if _YEARS[0] <= time.year <= _YEARS[1] else None
-
-
-def names_zone(stamp: str) -> bool:
-    """Whether a printed time says its zone."""
-    return stamp.endswith("Z") or stamp[-6:-5] in ("+", "-")

@@ -14,8 +14,7 @@ LARGEST = 10**18
 
 _LEADING = re.compile(r"[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf)(?![\w.])", re.ASCII | re.IGNORECASE)
 _ELAPSED = re.compile(r"(?:(\d{1,9}) days?, ?)?(?:(?:(\d{1,9}):)?(\d{1,9}):)?(\d{1,9})", re.ASCII)
-_ELAPSED_PART = re.compile(r"(?<!\S)(\d{1,9})([dhms])(?: |$)", re.ASCII)
-_SECONDS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+_ELAPSED_PARTS = re.compile(r"(?=\d)(?:(\d{1,9})d ?)?(?:(\d{1,9})h ?)?(?:(\d{1,9})m ?)?(?:(\d{1,9})s)?(?<! )", re.ASCII)
 _MAGNITUDE = re.compile(r"([+-]?\d+(?:\.\d*)?) ?([KMGBTPE]?)", re.ASCII)
 
 
@@ -33,13 +32,16 @@ def whole(printed: str) -> int | None:
 
 def elapsed(printed: str) -> int | None:
     """Seconds of a duration: `1:02:03`, `02:03`, `1 day, 2:03:04`, `1h 2m 3s`."""
-    if match := _ELAPSED.fullmatch(printed):
-        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    parts = _ELAPSED_PART.findall(printed)
-    if not parts or "".join(_ELAPSED_PART.split(printed)[::3]).strip():
+    match = _ELAPSED.fullmatch(printed) or _ELAPSED_PARTS.fullmatch(printed)
+    if match is None:
         return None
-    return sum(int(count) * _SECONDS[unit] for count, unit in parts)
+    days, hours, minutes, seconds = map(int, match.groups(default="0"))
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def grouped(printed: str) -> Number | None:
+    """A number with commas between its thousands: `4,096`."""
+    return number(printed.replace(",", ""))
 
 
 def percent(printed: str) -> Number | None:
@@ -60,3 +62,7 @@ def magnitude(printed: str) -> Number | None:
 def anything(printed: str) -> Number | None:
     """No number, and none is missed: for what is known and has no metric, such as `2:03:04`."""
     return 0 if printed else None
+
+
+AS_IT_IS = frozenset((number, leading, whole, grouped, magnitude))
+"""Those to which a number with nothing around it is just that number, unless they make it an integer."""

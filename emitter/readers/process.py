@@ -13,7 +13,8 @@ from .. import catalog
 from ..catalog import Kind, Metric
 from .echoes import Echoes
 from .elapsed import ElapsedClock
-from .intervals import Interval, correct, without_first
+from .intervals import FirstLine, correct, without_first
+from .lines import Clock
 from .readings import Number, Reading
 
 SOURCES = 4096
@@ -37,9 +38,13 @@ class Process:
         self._ahead_totals: dict[Metric, Number] = {}
         self._places: OrderedDict[str, int] = OrderedDict()
         """Iterations that were counted ahead, by source."""
-        self._last: Interval | None = None
+        self._iteration: int | None = None
+        """Of the last training line; and its time."""
+        self._seconds: float | None = None
+        self._first: FirstLine | None = None
+        """The last training line, if it was the first one."""
         self._target: Number | None = None
-        self._reported: OrderedDict[int, Mapping[Metric, Number]] = OrderedDict()
+        self._reported: OrderedDict[int, Reading] = OrderedDict()
         self._sources: OrderedDict[str, int] = OrderedDict()
         """The last iteration of each."""
         self._totals: dict[Metric, Number] = {}
@@ -73,74 +78,83 @@ class Process:
         """Whether a training line tells something; None if another process has printed it."""
         if self._places:
             self._places.pop(source, None)
-        last = self._last
-        values: Mapping[Metric, Number] = reading.values
-        if reading.per_gpu:
-            values = {**values, **reading.per_gpu}
-        target = values.get(catalog.TARGET_ITERATION)
-        if last is not None and iteration <= last.iteration:
+        last = self._iteration
+        target = reading.values.get(catalog.TARGET_ITERATION)
+        if last is not None and iteration <= last:
             if target == self._target:
                 before = self._sources.get(source)
-                if (before is None or before < iteration) or _same(
-                    self._reported.get(iteration), values, sure=bool(source)
-                ):
+                if before is None or before < iteration or self._was_reported(reading, iteration, sure=bool(source)):
                     _keep(self._sources, source, iteration)
                     return False
-            if not (reading.rounded and iteration == last.iteration):
+            if not (reading.rounded and iteration == last):
                 return None
         _keep(self._sources, source, iteration)
         self._target = target
-        self._reported[iteration] = values
+        self._reported[iteration] = reading
         if len(self._reported) > REPORTED:
             self._reported.popitem(last=False)
         return True
+
+    def _was_reported(self, reading: Reading, iteration: int, *, sure: bool) -> bool:
+        """Whether a training line says what another one has said about the same iteration."""
+        known = self._reported.get(iteration)
+        if known is None:
+            return False
+        one, other = ({**line.values, **line.per_gpu} for line in (known, reading))
+        metrics = (catalog.LOSS,) if not sure else {*one, *other}
+        return all(_equal(one.get(metric), other.get(metric)) for metric in metrics)
 
     def result(
         self,
         reading: Reading,
         iteration: int,
-        clock: tuple[float | None, bool],
+        clock: Clock,
         arguments: Mapping[str, int],
     ) -> tuple[dict[Metric, Number], float | None]:
         """The values of a training line that is news, and how long they took. `clock` is its time."""
-        seconds, microseconds = clock
+        seconds, microseconds, _ = clock
         values: dict[Metric, Number] = {catalog.ITERATION: iteration, **reading.values}
-        if catalog.SKIPPED_ITERS in values and not math.isfinite(values[catalog.SKIPPED_ITERS]):
+        skipped = values.get(catalog.SKIPPED_ITERS, 0)
+        if skipped and not math.isfinite(skipped):
+            skipped = 0
             del values[catalog.SKIPPED_ITERS]
-        for metric, value in self.ahead.items():
-            values[metric] = max(value, values.get(metric, 0)) if _counts(metric) else values.get(metric, value)
-        last = self._last
-        length = self._first_length(iteration, arguments) if last is None else iteration - last.iteration or None
+        if self.ahead:
+            self._put_ahead(values)
+            skipped = values.get(catalog.SKIPPED_ITERS, 0)
+        last = self._iteration
+        length = self._first_length(iteration, arguments) if last is None else iteration - last or None
         elapsed_ms = None
         if self._ahead_totals or reading.cumulative:
-            totals = {**self._ahead_totals, **reading.cumulative}
-            elapsed_ms = totals.pop(catalog.STEP_DURATION, None)
-            self._add_totals(values, totals)
-        passed_s = math.nan
-        if catalog.STEP_DURATION not in values:
-            if last and last.seconds is not None and seconds is not None and length:
-                values[catalog.STEP_DURATION] = max(0.0, seconds - last.seconds) / length * 1000
-            elif elapsed_ms is not None and (interval := self._elapsed.interval(iteration, elapsed_ms)):
-                values[catalog.STEP_DURATION], passed_s = interval
-        step_ms = values.get(catalog.STEP_DURATION, math.nan)
-        skipped = int(values.get(catalog.SKIPPED_ITERS, 0))
-        self._last = Interval(iteration, skipped, step_ms, seconds, microseconds, length, last is None)
+            elapsed_ms = self._take_totals(values, reading)
+        length_s = math.nan
+        if catalog.STEP_DURATION in values:
+            step_ms = values[catalog.STEP_DURATION]
+        elif self._seconds is not None and seconds is not None and length:
+            step_ms = values[catalog.STEP_DURATION] = max(0.0, seconds - self._seconds) / length * 1000
+        elif elapsed_ms is not None and (interval := self._elapsed.interval(iteration, elapsed_ms)):
+            step_ms, length_s = interval
+            values[catalog.STEP_DURATION] = step_ms
+        else:
+            step_ms = math.nan
+        self._iteration, self._seconds = iteration, seconds
         per_gpu = reading.per_gpu
         covered = length
+        first, self._first = self._first, None
         repeated = None
-        if last and last.first and length and last.is_repeated(reading, length, arguments):
-            repeated, covered = last, length + 1
+        if last is None:
+            self._first = FirstLine(iteration, int(skipped), step_ms, microseconds, length)
+        elif first and length and first.is_repeated(reading, length, arguments):
+            repeated, covered = first, length + 1
             if catalog.STEP_DURATION in reading.values:
-                per_gpu = without_first(values, reading, length, last.step_ms)
+                per_gpu = without_first(values, reading, length, first.step_ms)
                 step_ms = values[catalog.STEP_DURATION]
-        if self.ahead or self._ahead_totals:
-            self.ahead, self._ahead_totals = {}, {}
-        self.results += 1
         if arguments:
             _derive(values, step_ms, per_gpu, arguments)
         if skipped or (reading.silent_nan and catalog.LOSS not in values):
             correct(values, reading.silent_nan, covered, repeated)
-        length_s = passed_s if math.isfinite(passed_s) else (length or math.nan) * step_ms / 1000
+        self.results += 1
+        if length and math.isnan(length_s):
+            length_s = length * step_ms / 1000
         return values, max(0.0, length_s) if math.isfinite(length_s) else None
 
     def is_new_validation(self, loss: Number) -> bool:
@@ -166,10 +180,21 @@ class Process:
         choices = (arguments.get("log_interval"), None if begin is None else iteration - begin)
         return min((choice for choice in choices if choice and choice > 0), default=None)
 
-    def _add_totals(self, values: dict[Metric, Number], totals: Mapping[Metric, Number]) -> None:
+    def _put_ahead(self, values: dict[Metric, Number]) -> None:
+        """What was counted ahead of a line counts where the line itself says less."""
+        for metric, value in self.ahead.items():
+            values[metric] = max(value, values.get(metric, 0)) if _counts(metric) else values.get(metric, value)
+        self.ahead = {}
+
+    def _take_totals(self, values: dict[Metric, Number], reading: Reading) -> Number | None:
+        """What is new in totals; the time since the start is the answer."""
+        totals = {**self._ahead_totals, **reading.cumulative}
+        self._ahead_totals = {}
+        elapsed_ms = totals.pop(catalog.STEP_DURATION, None)
         for metric, total in totals.items():
             values.setdefault(metric, max(0, total - self._totals.get(metric, 0)))
             self._totals[metric] = total
+        return elapsed_ms
 
 
 def _derive(
@@ -188,23 +213,14 @@ def _derive(
 
 
 def _keep(iterations: OrderedDict[str, int], source: str, iteration: int) -> None:
-    """Remember the iteration of a source; of too many sources, the last ones."""
+    """Remember the iteration of a source; of too many sources, those that came last."""
     iterations[source] = iteration
-    iterations.move_to_end(source)
     if len(iterations) > SOURCES:
         iterations.popitem(last=False)
 
 
 def _counts(metric: Metric) -> bool:
     return metric.kind is Kind.COUNTER
-
-
-def _same(known: Mapping[Metric, Number] | None, values: Mapping[Metric, Number], *, sure: bool) -> bool:
-    """Whether two lines about one iteration are the same report."""
-    if known is None:
-        return False
-    metrics = (catalog.LOSS,) if not sure else {*known, *values}
-    return all(_equal(known.get(metric), values.get(metric)) for metric in metrics)
 
 
 def _equal(one: Number | None, other: Number | None) -> bool:

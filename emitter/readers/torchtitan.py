@@ -11,14 +11,9 @@ import re
 
 from .. import catalog
 from .lines import last_stamp
-from .printed import percent
-from .readings import Number, Reading, Scan, State
+from .printed import grouped, percent
+from .readings import Reading, Scan, State
 from .table import Family, Field, Mark, TrainingLine, known, number
-
-
-def _grouped(printed: str) -> Number | None:
-    return number(printed.replace(",", ""))
-
 
 FIELDS = (
     Field(metric=catalog.LOSS, keys=("loss",)),
@@ -26,8 +21,8 @@ FIELDS = (
     Field(metric=catalog.MEMORY_MAX_RESERVED, keys=("memory",), factor=1024**3),
     Field(metric=catalog.MEMORY_MAX_RESERVED_SHARE, keys=("GiB",), read=percent),  # in brackets behind `memory`
     Field(metric=None, keys=("peak_memory",), read=percent),  # of 2024-03, when it was active memory
-    Field(metric=catalog.TOKENS_PER_SEC, keys=("tps", "wps"), read=_grouped, per_gpu=True),
-    Field(metric=catalog.THROUGHPUT_TFLOPS, keys=("tflops",), read=_grouped),
+    Field(metric=catalog.TOKENS_PER_SEC, keys=("tps", "wps"), read=grouped, per_gpu=True),
+    Field(metric=catalog.THROUGHPUT_TFLOPS, keys=("tflops",), read=grouped),
     Field(metric=catalog.MFU, keys=("mfu",), read=percent),
 )
 

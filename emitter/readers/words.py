@@ -72,11 +72,11 @@ class Words:
             return ()
         return tuple(second for first, second in self._ends[text[-1]] if text.endswith(first))
 
-    def learn_noise(self, shape: bytes) -> None:
-        """Remember what a line without any of that is without its digits."""
-        if len(shape) > LONGEST_SHAPE or shape in self.noise:
-            return
-        if len(self.noise) >= SHAPES:
-            self.noise.clear()
-        cut = self.awaited(shape.decode("latin-1").rstrip("\r\n"))
-        self.noise[shape] = NARROWEST if cut else LONGEST
+    def learn_noise(self, shape: bytes, text: str) -> bool:
+        """Remember what a line without any of that is without its digits; whether a word may begin at its end."""
+        cut = bool(self.awaited(text.rstrip("\r\n")))
+        if len(shape) <= LONGEST_SHAPE:
+            if len(self.noise) >= SHAPES:
+                self.noise.clear()
+            self.noise[shape] = NARROWEST if cut else LONGEST
+        return cut
