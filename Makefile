@@ -16,7 +16,7 @@ provision: $(VENV)/.stamp ## Render deploy/ from site.yaml and check it
 	@$(RUN) -m provisioning render --check
 
 test: $(VENV)/.stamp ## Run every test, and those without servers on each other Python here and with the oldest SDK
-	$(RUN) tests/beside.py "$(RUN) -m pytest $(SIDE_BY_SIDE)" "nice $(RUN) tests/interpreters.py"
+	exec $(RUN) tests/beside.py "$(RUN) -m pytest $(SIDE_BY_SIDE)" "nice $(RUN) tests/interpreters.py"
 
 lint: $(VENV)/.stamp ## Check style, format, types and the order of the packages
 	$(RUN) -m ruff check

@@ -6,6 +6,7 @@ these change: a download of 2.5 GB, and twice that on the disk.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import venv
@@ -49,4 +50,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and the download with it
     sys.exit(main())
