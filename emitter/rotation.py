@@ -18,6 +18,9 @@ from .log_file import PACKED, LogFile, Position, open_log, regular
 TRIES = 10
 """How often a folder is listed until it stands still."""
 
+_NONE = 0
+"""Inode of a place in a log that has not been there yet."""
+
 ROTATED = re.compile(r"[.-](?=\d[\d_.:T-]*$)", re.ASCII)
 """Where the number or date begins that a rotation appends."""
 
@@ -51,7 +54,9 @@ class GrowingLog:
         self._past_over = not past and position is None
         if position is not None:
             self._go_on(position, 0, b"")
-        elif past and (there := regular(path)) and there.st_size and (file := open_log(path)):
+        elif not ((there := regular(path)) and there.st_size):
+            self._wait_for_first()
+        elif past and (file := open_log(path)):
             file.mark()
             self._files.append(file)
 
@@ -108,6 +113,12 @@ class GrowingLog:
         while self._files:
             self._files.pop().close()
 
+    def _wait_for_first(self) -> None:
+        """Remember that nothing was there: what is beside the path by now is another run's, and what comes is new."""
+        changed_ns = [there.st_mtime_ns for path, _ in self._generations(0) if (there := regular(path))]
+        self.position = Position(inode=_NONE, offset=0, modified_ns=max(changed_ns, default=0), before=b"")
+        self._past_over = True
+
     def _open_first(self) -> None:
         if self.position is not None:  # it could not be read for a while
             self._go_on(self.position, self.position.offset, self.position.before)
@@ -122,13 +133,13 @@ class GrowingLog:
         files = self._open_all((self.position or position).modified_ns)
         same = [file for file in files if file.holds(position)]
         ours = min(same, key=lambda file: file.inode != position.inode, default=None)
-        if ours is None:
+        if ours is None and position.inode != _NONE:
             _log.warning(
                 "%s: what was read last must be there or beside it (got neither: it was cut, moved or compressed). "
                 "Lines that had not been read are lost.",
                 self.path,
             )
-        else:
+        elif ours:
             ours.past, ours.offset, ours.before = position, offset, before
         self._keep(files, ours, position)
 
@@ -193,8 +204,8 @@ class GrowingLog:
 
 
 def _names(folder: str) -> frozenset[str]:
-    """What is in a folder; a folder that is gone holds nothing, and what is open can still be read."""
+    """What is in a folder, as far as it is there and can be listed; what is open is read all the same."""
     try:
         return frozenset(os.listdir(folder))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return frozenset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -76,6 +77,35 @@ def test_compressed_twice_between_two_looks(path: Path, away: bool, caplog: pyte
         append(path, "d\n")
 
     assert told(path, happens, away=away) == ["b", "c", "d"]
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("away", [False, True])
+def test_rotated_before_anybody_has_seen_it(
+    path: Path, away: bool, empty: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A log that comes and is rotated between two looks is read from its beginning; an earlier run's files are not."""
+    path.parent.mkdir()
+    if empty:
+        path.touch()
+    Path(f"{path}.8.gz").write_bytes(gzip.compress(b"another run's\n"))
+    Path(f"{path}.7").write_text("another run's, too\n")
+    for old in (7, "8.gz"):
+        os.utime(f"{path}.{old}", (0, 0))
+    tail = Tail([str(path)])
+    assert new(tail) == []
+    positions = dict(tail.positions)
+    for text in ("a\n", "b\n"):
+        append(path, text)
+        time.sleep(0.004)  # two files that were written to in one tick of the clock have no order
+        rotate(path)
+    append(path, "c\n")
+    if away:
+        tail.close()
+        tail = Tail([str(path)], positions)
+    with closing(tail):
+        assert new(tail) == ["a", "b", "c"]
     assert caplog.text == ""
 
 
