@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from test_emitter_tail import append, compress
 
 from emitter.tail import Tail
 
@@ -20,20 +21,6 @@ PACKED = gzip.compress(b"a line like any other\n" * 99, mtime=0)
 def new(tail: Tail) -> list[str]:
     """The lines that are not past."""
     return [line for piece in tail.read() if not piece.past for line in piece.data.decode().splitlines()]
-
-
-def append(path: Path, text: str) -> None:
-    with open(path, "a") as file:
-        file.write(text)
-
-
-def compress(path: Path) -> None:
-    """As gzip does it: the time of the last change is kept."""
-    there = path.stat()
-    packed = Path(f"{path}.gz")
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    os.utime(packed, ns=(there.st_atime_ns, there.st_mtime_ns))
-    path.unlink()
 
 
 def rotate(path: Path) -> None:
