@@ -267,6 +267,14 @@ def test_absent_values_are_counted() -> None:
     assert summary.absent == {"grad_norm": 1}
 
 
+def test_a_statement_that_never_comes_whole() -> None:
+    """The beginning of a statement whose end does not come is counted with the unknown lines, once."""
+    log = reader("gpt-neox")
+    log.feed(lines("validation results at iteration 10 | something".ljust(90), "and noise").encode())
+    assert log.close() == []
+    assert log.counts == LineCounts(reasons={"unknown": 2})
+
+
 def test_random_bytes() -> None:
     """A million random bytes raise nothing and say nothing."""
     data = random.Random(7).randbytes(1_000_000)

@@ -65,12 +65,14 @@ class Account:
         """Look at what is told: which iterations, with which values."""
         for record in records:
             if record.kind == "train":
+                values = record.values
+                shape = tuple(values)
+                if shape in self._shapes:
+                    self._shapes[shape] += 1
+                elif len(self._shapes) < SHAPES:
+                    self._shapes[shape] = 1
                 self._results += 1
-                shape = tuple(record.values)
-                times = self._shapes.get(shape, 0)
-                if times or len(self._shapes) < SHAPES:
-                    self._shapes[shape] = times + 1
-                self.last_iteration = int(record.values[catalog.ITERATION])
+                self.last_iteration = int(values[catalog.ITERATION])
                 if self._first is None:
                     self._first = self.last_iteration
 

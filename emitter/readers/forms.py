@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import catalog
 from ..catalog import Metric
@@ -51,18 +50,14 @@ class _Column(NamedTuple):
 class _Form(NamedTuple):
     pattern: re.Pattern[str]
     """A line from its stamp, or else its head, to its end. A group is the stamp, the next ones are values."""
-    order: tuple[int, ...]
-    """The groups: the stamp, integers, other numbers, and what is printed in another way."""
-    numbers: tuple[int, int]
-    """Where in this order the integers end, and the other numbers."""
     metrics: tuple[Metric, ...]
-    """What the values are, in this order."""
-    others: tuple[_Convert, ...]
-    """How to read what is printed in another way."""
+    """What the values are."""
+    converters: tuple[_Convert, ...]
+    """How to read them."""
+    sure: bool
+    """Whether each of them reads whatever the pattern lets through."""
     factors: tuple[tuple[Metric, Number], ...]
     percents: tuple[Metric, ...]
-    printed: dict[Metric, Number]
-    """The values of one line, as they are printed from left to right."""
     like: Reading
     """What is the same in each of them; of `per_gpu` and `cumulative` the metrics are."""
     sources: dict[str, str]
@@ -72,15 +67,13 @@ class _Form(NamedTuple):
         match = self.pattern.search(text)
         if match is None or (source := self.sources.get(text[: match.start()])) is None:
             return None
-        stamp, *groups = match.group(*self.order)
-        integers, numbers = self.numbers
-        others = [convert(group) for convert, group in zip(self.others, groups[numbers:])]  # noqa: B905
-        if None in others:
+        stamp, *printed = match.groups()
+        values: dict[Metric, Any] = {
+            metric: convert(value)
+            for metric, convert, value in zip(self.metrics, self.converters, printed)  # noqa: B905  # as many as groups
+        }
+        if not self.sure and None in values.values():
             return None
-        values = self.printed.copy()
-        # In one call for each kind of number, since a call for each value takes twice as long.
-        converted = chain(map(int, groups[:integers]), map(float, groups[integers:numbers]), others)
-        values.update(zip(self.metrics, converted))  # type: ignore[arg-type]  # noqa: B905
         for metric in self.percents:
             values[metric] /= 100
         for metric, factor in self.factors:
@@ -141,19 +134,13 @@ class Forms:
             return
         stamp = _DIGIT.sub(r"\\d", re.escape(line.stamp))
         between = re.escape(text[stamped + len(line.stamp) : head])
-        integers = [place for place, column in enumerate(columns) if column.convert is int]
-        numbers = [place for place, column in enumerate(columns) if column.convert is float]
-        others = [place for place in range(len(columns)) if place not in (*integers, *numbers)]
-        order = (*integers, *numbers, *others)
         form = _Form(
             pattern=re.compile(f"({stamp}){between}{pattern}", re.ASCII),
-            order=(1, *(2 + place for place in order)),
-            numbers=(len(integers), len(integers) + len(numbers)),
-            metrics=tuple(metrics[place] for place in order),
-            others=tuple(columns[place].convert for place in others),
+            metrics=tuple(metrics),
+            converters=tuple(column.convert for column in columns),
+            sure=all(column.convert in (int, float) for column in columns),
             factors=tuple((column.metric, column.factor) for column in columns if column.factor != 1),
             percents=tuple(column.metric for column in columns if column.percent),
-            printed=dict.fromkeys(metrics, 0),
             like=scan.readings[0],
             sources={text[:stamped]: line.source},
         )

@@ -128,9 +128,13 @@ class LogReader:
         line = read_line(raw)
         if is_part(line.source, told[1]):
             text = raw.decode("latin-1")
-            if self._is_noise(raw, text, shape):
+            known = self._number > self._look_back.until and len(raw) <= self._layouts.words.noise.get(shape, 0)
+            if known or not self._is_worth_a_look(text, look := shape.decode("latin-1")):
                 if self._is_ended(held, line):
-                    self._pass_over(raw, shape, shape.decode("latin-1"))
+                    if known:
+                        self._skip_unknown(raw)
+                    else:
+                        self._pass_over(raw, shape, look)
                     return self._tell_line(told)
             elif not line.text[:2].isspace() and self._layouts.forms.read(text):  # the next training line
                 return self._tell_line(told) + self._take(raw, shape)
@@ -138,11 +142,6 @@ class LogReader:
         records = self._read(held)
         self._number += 1
         return records + self._take(raw, shape)
-
-    def _is_noise(self, raw: bytes, text: str, shape: bytes) -> bool:
-        """Whether a line behind one that is held is not worth a look."""
-        known = self._number > self._look_back.until and len(raw) <= self._layouts.words.noise.get(shape, 0)
-        return known or not self._is_worth_a_look(text, shape.decode("latin-1"))
 
     def _is_ended(self, held: bytes, line: Line) -> bool:
         """Whether noise cannot go on with the line that was held."""
