@@ -30,9 +30,6 @@ SOURCES = 4096
 _DIGIT = re.compile(r"\d", re.ASCII)
 _DIGITS = re.compile(r"\d+", re.ASCII)
 
-Told = tuple[Reading, str]
-"""What a line said, and who printed it."""
-
 _Convert = Callable[[str], Number | None]
 
 
@@ -62,6 +59,8 @@ class _Form(NamedTuple):
     """What is the same in each of them; of `per_gpu` and `cumulative` the metrics are."""
     sources: dict[str, str]
     """Beginnings of lines, in front of that, with what the launcher says there."""
+    enders: set[bytes]
+    """Lines without a source that cannot go on with one of these, nor can they with other digits, which are 0 here."""
 
     def read(self, text: str) -> Told | None:
         match = self.pattern.search(text)
@@ -84,7 +83,17 @@ class _Form(NamedTuple):
         total = {metric: values.pop(metric) for metric in total} if total else total
         # By position, since by name it takes twice as long.
         reading = Reading(kind, iteration, values, series, settings, phase, stamp, per_gpu, total, silent_nan, rounded)
-        return reading, source
+        return Told(reading, source, self.enders)
+
+
+class Told(NamedTuple):
+    """What a line said that was read by its form."""
+
+    reading: Reading
+    source: str
+    """Who printed it."""
+    enders: set[bytes]
+    """Those of its form."""
 
 
 class Forms:
@@ -143,9 +152,10 @@ class Forms:
             percents=tuple(column.metric for column in columns if column.percent),
             like=scan.readings[0],
             sources={text[:stamped]: line.source},
+            enders=set(),
         )
         told = form.read(text)
-        if told and repr(told[0]) == repr(scan.readings[0]._replace(stamp=line.stamp)):
+        if told and repr(told.reading) == repr(scan.readings[0]._replace(stamp=line.stamp)):
             self._forms.appendleft(form)
             self._words[next(word for word in layout.words if word in text)] = None
 

@@ -24,6 +24,9 @@ LONGEST_SHAPE = 512
 DIGITS = b"0123456789"
 """What tells lines of noise from each other. No word has one."""
 
+ZEROS = bytes.maketrans(DIGITS, b"0" * len(DIGITS))
+"""What makes lines equal that have other digits at the same places."""
+
 
 class Words:
     """The words of the layouts that a log may have."""
