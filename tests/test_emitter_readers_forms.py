@@ -136,6 +136,27 @@ def test_a_form_is_not_learned_from_a_value_that_is_none() -> None:
     assert len(log._layouts.forms._forms) == 0
 
 
+def test_the_rest_of_a_wrapped_word_is_no_noise() -> None:
+    """The rest of a line whose beginning is missing does not hide those whose beginning is there."""
+    lines = [EXAMPLES["megatron"].strip().replace("120/", f"{step}/") for step in range(120, 160, 10)]
+    prefix = "x" * (77 - lines[0].index("iteration")) + " "
+    wrapped = [piece for line in lines[1:] for piece in re.findall(".{1,80}", prefix + line)]
+    assert wrapped[1].startswith("eration")
+    log = reader()
+    log.feed("".join(f"{line}\n" for line in [lines[0], lines[0], *wrapped[1:]]).encode())
+    log.close()
+    assert log.summary.results == 3
+
+
+def test_a_digit_within_a_word_is_no_noise() -> None:
+    """A line that would have a word if it had not a digit there does not hide those that have the word."""
+    example = EXAMPLES["nanogpt"]
+    log = reader()
+    log.feed(f"my loss = 0.25\n{example.replace('iter 1', 'it1er ')}\n{example}\n".encode())
+    log.close()
+    assert log.summary.results == 1
+
+
 def test_words_have_no_digits() -> None:
     """No word of a layout has a digit, since noise is known by what it is without them."""
     layouts = [layout for family in FAMILIES for layout in (*family.training, *family.others)] + [*common.LAYOUTS]

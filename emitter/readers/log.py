@@ -139,13 +139,12 @@ class LogReader:
         if is_part(line.source, told.source):
             text = raw.decode("latin-1")
             if known or not self._is_worth_a_look(text, shape.decode("latin-1")):
-                if self._is_ended(held, line):
-                    if not told.source and len(told.enders) < ENDERS:
-                        told.enders.add(raw.translate(ZEROS))
-                    self._told.append(told)
-                    self._pass_over(raw, shape, shape.decode("latin-1"))
-                    return []
-            elif not line.text[:2].isspace() and self._layouts.forms.read(text):  # the next training line
+                ended = self._is_ended(held, line)
+                if ended and not told.source and len(told.enders) < ENDERS:
+                    told.enders.add(raw.translate(ZEROS))
+            else:  # the next training line
+                ended = not line.text[:2].isspace() and self._layouts.forms.read(text) is not None
+            if ended:
                 self._told.append(told)
                 return self._take(raw, shape)
         self._number -= 1
@@ -176,7 +175,7 @@ class LogReader:
             return []
         if self._is_worth_a_look(text, look):
             return self._read(raw)
-        self._pass_over(raw, shape, look)
+        self._skip_unknown(raw)  # it has most of a word: others of its shape may be read
         return []
 
     def _is_worth_a_look(self, text: str, shape: str) -> bool:
