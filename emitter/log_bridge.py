@@ -158,6 +158,7 @@ class _Outgoing:
         self._process = os.getpid()
         self._repeats = Repeats(sorted({*speakers(type(exporter)), *_QUEUES}))
         self.failing = False
+        self._closed = False
 
     def export(self, batch: Sequence[Any]) -> Any:
         """Send the records. Never raises."""
@@ -168,7 +169,8 @@ class _Outgoing:
             try:
                 result = self._exporter.export(batch)
             except Exception as error:
-                _log.warning("%s: must take the logs (got %r). Training goes on without.", self._where, error)
+                if not self._closed:  # under way when we closed the channel: the collector is not to blame
+                    _log.warning("%s: must take the logs (got %r). Training goes on without.", self._where, error)
         self.failing = getattr(result, "name", "") != "SUCCESS"  # the enumeration has had two names, too
         if not self.failing:
             self._repeats.forget()
@@ -180,5 +182,6 @@ class _Outgoing:
 
     def shutdown(self) -> None:
         """As the exporter does."""
+        self._closed = True
         self._exporter.shutdown()
         self._repeats.close()

@@ -39,9 +39,13 @@ class Piece:
 
 
 class GrowingLog:
-    """A path, and the files that it named one after the other."""
+    """A path, and the files that it named one after the other.
 
-    def __init__(self, path: str, source: str, position: Position | None, *, past: bool) -> None:
+    Without a position what is there is past, unless the path is `new`: it was not there at this time, in ns, so that
+    what was written later is of the same log, rotated before anybody has seen it.
+    """
+
+    def __init__(self, path: str, source: str, position: Position | None, *, new: int | None = None) -> None:
         self.path = path
         self._source = source
         self._files: deque[LogFile] = deque()
@@ -51,12 +55,14 @@ class GrowingLog:
         self._seen: tuple[int, int, int] | None = None
         self._dry = False
         """Whether all that was seen has been given."""
-        self._past_over = not past and position is None
+        self._past_over = new is not None and position is None
         if position is not None:
             self._go_on(position, 0, b"")
         elif not ((there := regular(path)) and there.st_size):
             self._wait_for_first()
-        elif past and (file := open_log(path)):
+        elif new is not None:
+            self.position = _nowhere(new)
+        elif file := open_log(path):
             file.mark()
             self._files.append(file)
 
@@ -116,7 +122,7 @@ class GrowingLog:
     def _wait_for_first(self) -> None:
         """Remember that nothing was there: what is beside the path by now is another run's, and what comes is new."""
         changed_ns = [there.st_mtime_ns for path, _ in self._generations(0) if (there := regular(path))]
-        self.position = Position(inode=_NONE, offset=0, modified_ns=max(changed_ns, default=0), before=b"")
+        self.position = _nowhere(max(changed_ns, default=0))
         self._past_over = True
 
     def _open_first(self) -> None:
@@ -201,6 +207,11 @@ class GrowingLog:
         if (there := regular(self.path)) and there.st_size:
             generations.append((self.path, there.st_ino))
         return generations
+
+
+def _nowhere(modified_ns: int) -> Position:
+    """The place in front of all that was written after a time."""
+    return Position(inode=_NONE, offset=0, modified_ns=modified_ns, before=b"")
 
 
 def _names(folder: str) -> frozenset[str]:

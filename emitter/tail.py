@@ -27,6 +27,9 @@ from .rotation import ROTATED, GrowingLog, Piece
 COMPRESSED = (".gz", ".xz", ".bz2", ".zst", ".lz4", ".Z")
 """Endings of files that no line is read from."""
 
+COARSEST_NS = 2_000_000_000
+"""What the times of files may be behind: file systems count in steps of up to two seconds."""
+
 _once = Once(__name__)
 
 
@@ -76,17 +79,21 @@ class Tail:
         """The last time in the lines of each file."""
         self._several = False
         """Whether there may be more than one file: a path can become a directory."""
+        self._looked_ns: int | None = None
+        """When it was last looked which files there are, if it ever was."""
+        if positions is not None:
+            self._looked_ns = max((position.modified_ns for position in positions.values()), default=time.time_ns())
         self.over = False
         for path in self._paths:
             _check(path)
-        self._find(positions or {}, past=positions is None)
+        self._find(positions or {})
 
     def read(self) -> Iterator[Piece]:
         """What is new: first the past, then line by line what came since; of several files by the times in their lines.
 
         The positions are those behind the last piece.
         """
-        self._find({}, past=False)
+        self._find({})
         yield from self._merged([log for log in self._logs.values() if log.past_left], past=True)
         changed = []
         for log in self._logs.values():
@@ -139,7 +146,8 @@ class Tail:
             log.close()
         self._logs.clear()
 
-    def _find(self, positions: Mapping[str, Position], *, past: bool) -> None:
+    def _find(self, positions: Mapping[str, Position]) -> None:
+        now_ns = time.time_ns()
         found = {path for pattern in self._paths for path in _matching(pattern) if not self._ours(path)}
         for path in sorted(found - self._logs.keys()):
             if path in self._paths or not _is_rotated(path, found | self._logs.keys()):
@@ -148,7 +156,8 @@ class Tail:
                 if not alone and not self._several:
                     self._several = True
                     _allow_many_files()
-                self._logs[path] = GrowingLog(path, "" if alone else path, position, past=past)
+                self._logs[path] = GrowingLog(path, "" if alone else path, position, new=self._looked_ns)
+        self._looked_ns = now_ns - COARSEST_NS
 
 
 class Pipe:

@@ -155,6 +155,7 @@ class _Outgoing(SpanExporter):
         self.repeats = Repeats(sorted(speakers(type(exporter)) | queue))
         self.arrived = True
         """Whether the last spans did; not while they are on their way."""
+        self._closed = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send the spans. Never raises."""
@@ -164,7 +165,8 @@ class _Outgoing(SpanExporter):
             try:
                 result = self._exporter.export(spans)
             except Exception as error:
-                _log.warning("%s: must take the spans (got %r). Training goes on without.", self._where, error)
+                if not self._closed:  # under way when we closed the channel: the collector is not to blame
+                    _log.warning("%s: must take the spans (got %r). Training goes on without.", self._where, error)
         self.arrived = result is SpanExportResult.SUCCESS
         if self.arrived:
             self.repeats.forget()
@@ -176,6 +178,7 @@ class _Outgoing(SpanExporter):
 
     def shutdown(self) -> None:
         """As the exporter does."""
+        self._closed = True
         self._exporter.shutdown()
         self.repeats.close()
 

@@ -22,7 +22,7 @@ from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import emitter
-from emitter import catalog
+from emitter import catalog, log_bridge, tracing
 from emitter.export import start
 from emitter.scrape import OneScrapeAtATime
 
@@ -331,6 +331,27 @@ def test_an_export_that_our_shutdown_cuts_is_no_failure_of_the_collector(
         assert not export.flush()
     assert [record.getMessage() for record in caplog.records if record.name == "emitter.export"] == []
     assert collector.requests == []
+
+
+@pytest.mark.parametrize("way_out", [log_bridge, tracing])
+def test_nor_is_one_of_spans_or_logs(way_out: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Before the end an exporter's exception is reported, but not one that the end has made."""
+
+    class Cut:
+        """An exporter under which the channel is closed."""
+
+        def export(self, batch: Any) -> None:
+            if batch:
+                outgoing.shutdown()
+            raise ValueError("closed channel")
+
+        def shutdown(self) -> None:
+            """Nothing is open."""
+
+    outgoing = way_out._Outgoing(Cut(), "otlp:http://127.0.0.1")
+    for batch, reports in (((), 1), (("a span",), 1)):
+        outgoing.export(batch)
+        assert sum("closed channel" in record.getMessage() for record in caplog.records) == reports
 
 
 def test_failing_collector_is_news_again_after_it_worked(caplog: pytest.LogCaptureFixture) -> None:

@@ -87,7 +87,7 @@ def test_endless_lines(family: Family) -> None:
         for filler in HOSTILE:
             line = beginning + filler * (60_000 // len(filler))
             log = reader(family.name)
-            begin = time.perf_counter()
+            begin = time.process_time()
             log.feed(f"{line}\n".encode())
             log.close()
-            assert time.perf_counter() - begin < 2, (beginning, filler)
+            assert time.process_time() - begin < 2, (beginning, filler)

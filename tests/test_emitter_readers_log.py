@@ -191,11 +191,12 @@ def test_progress_bars() -> None:
     assert counts == LineCounts(records=1, recognized=2, reasons={"empty": 1})
 
 
-def test_an_unknown_layout_is_named() -> None:
+@pytest.mark.parametrize("key", ["loss", "Loss", "LOSS"])
+def test_an_unknown_layout_is_named(key: str) -> None:
     """A line that looks like training and is unknown is kept for the summary, the first one only."""
     log = reader()
-    log.feed(b"[epoch 1] batch 7: my loss = 0.5 at speed 3\nanother loss = 0.4\n")
-    assert log.summary.unlike == "[epoch 1] batch 7: my loss = 0.5 at speed 3"
+    log.feed(f"[epoch 1] batch 7: my {key} = 0.5 at speed 3\nanother loss = 0.4\n".encode())
+    assert log.summary.unlike == f"[epoch 1] batch 7: my {key} = 0.5 at speed 3"
     assert log.summary.format is None
 
 
@@ -228,6 +229,14 @@ def test_a_beginning_does_not_wait_for_ever(between: int, results: int) -> None:
     log.feed(lines("some other line that nobody knows").encode() * between)
     assert len(log.feed(lines(*(f"7: {piece}" for piece in rest)).encode()) + log.close()) == results
     assert log.counts.reasons.get("cut", 0) == 1 - results
+
+
+def test_a_beginning_does_not_wait_for_a_silent_source() -> None:
+    """It is given up as well if its source prints nothing more, so that other lines are not looked at because of it."""
+    log = reader()
+    log.feed(lines(train(10), train(20), f"7: {train(30)[:150]}").encode())
+    log.feed(lines("0: some other line that nobody knows").encode() * (PATIENCE + 1))
+    assert log.counts == LineCounts(records=2, reasons={"cut": 1, "unknown": PATIENCE + 1})
 
 
 def test_few_beginnings_wait() -> None:

@@ -97,6 +97,29 @@ def test_rotated_before_anybody_has_seen_it(
 
 
 @pytest.mark.parametrize("away", [False, True])
+def test_a_rank_that_comes_and_is_rotated_before_anybody_has_seen_it(path: Path, away: bool) -> None:
+    """So is one of several that are found by a pattern; what an earlier run has left beside it is not."""
+    path.parent.mkdir()
+    append(path.parent / "rank0.log", "present\n")
+    append(path.parent / "rank1.log.9", "another run's\n")
+    os.utime(path.parent / "rank1.log.9", (0, 0))
+    pattern = str(path.parent / "rank*.log")
+    tail = Tail([pattern])
+    assert new(tail) == []
+    positions = dict(tail.positions)
+    for text in ("a\n", "b\n"):
+        append(path.parent / "rank1.log", text)
+        time.sleep(0.004)
+        rotate(path.parent / "rank1.log")
+    append(path.parent / "rank1.log", "c\n")
+    if away:
+        tail.close()
+        tail = Tail([pattern], positions)
+    with closing(tail):
+        assert new(tail) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("away", [False, True])
 def test_copied_compressed_and_truncated(path: Path, away: bool) -> None:
     """What was written between the last look and the copy is read from the compressed copy."""
 

@@ -19,7 +19,7 @@ class Waiting(NamedTuple):
     lines: int
     """How many they are."""
     since: int
-    """Number of the first one."""
+    """Number of the last one."""
     raw: bytes
     """The last one."""
 

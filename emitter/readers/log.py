@@ -160,7 +160,7 @@ class LogReader:
     def _take(self, raw: bytes, shape: bytes) -> list[Record]:
         """Records of a line that is no known noise."""
         if self._waiting:
-            return self._read(raw)
+            return self._give_up() + self._read(raw)
         look = shape.decode("latin-1")  # to search bytes takes six times as long; the words are ASCII
         if not self._layouts.words.has_core(look) and self._number > self._look_back.until:
             self._pass_over(raw, shape, look)
@@ -178,6 +178,14 @@ class LogReader:
         self._skip_unknown(raw)  # it has most of a word: others of its shape may be read
         return []
 
+    def _give_up(self) -> list[Record]:
+        """Records of the text that waits longest, if that is too long."""
+        source, waiting = next(iter(self._waiting.items()))
+        if self._number - waiting.since <= PATIENCE:
+            return []
+        del self._waiting[source]
+        return self._finish(waiting)
+
     def _is_worth_a_look(self, text: str, shape: str) -> bool:
         """Whether a line has a word of a layout, or the rest of one."""
         words = self._layouts.words
@@ -187,7 +195,7 @@ class LogReader:
 
     def _pass_over(self, raw: bytes, shape: bytes, look: str) -> None:
         """Count a line of noise, and remember its shape."""
-        if shape.isspace() or ("loss" in look and self._account.is_looking):
+        if shape.isspace() or (self._account.is_looking and "loss" in look.lower()):
             self._skip_unknown(raw)
             return
         self._account.unknown += 1
@@ -208,7 +216,7 @@ class LogReader:
             self._account.empty += 1
             return
         self._account.unknown += 1
-        if self._account.is_looking and b"loss" in raw and _LOSS.search(text := raw.decode("latin-1")):
+        if self._account.is_looking and b"loss" in raw.lower() and _LOSS.search(text := raw.decode("latin-1")):
             self._account.name(text)
 
     def _skip(self, reason: str, waiting: Waiting) -> None:
@@ -259,7 +267,7 @@ class LogReader:
         source = line.source
         if source not in self._waiting:  # the rest of what was wrapped has not all of the prefixes
             source = next((own for own in reversed(self._waiting) if is_part(source, own)), source)
-        waiting = self._waiting.pop(source, None)
+        waiting = self._waiting.get(source)
         if waiting is None:
             return [], False
         full = len(waiting.line.text) > LONGEST_RECORD
@@ -268,12 +276,14 @@ class LogReader:
             found = self._layouts.scan(text)
             if found and alike(found[0], waiting.layout) and continues(found[1], waiting.scan):
                 together = waiting.line._replace(text=text, width=line.width)
-                more = waiting._replace(line=together, layout=found[0], scan=found[1], lines=waiting.lines + 1)
+                del self._waiting[source]
+                lines = waiting.lines + 1
+                more = waiting._replace(line=together, layout=found[0], scan=found[1], lines=lines, since=self._number)
                 return self._finish_or_wait(more, cut=cut), True
         begun_again = own and isinstance(own[0], TrainingLine) and line.source == waiting.line.source
-        if waiting.scan.state > State.OPEN or begun_again or full or self._number - waiting.since > PATIENCE:
+        if waiting.scan.state > State.OPEN or begun_again or full:
+            del self._waiting[source]
             return self._finish(waiting), False
-        self._waiting[source] = waiting
         return [], False
 
     def _finish_or_wait(self, waiting: Waiting, *, cut: bool) -> list[Record]:
