@@ -235,8 +235,8 @@ def test_a_beginning_does_not_wait_for_a_silent_source() -> None:
     """It is given up as well if its source prints nothing more, so that other lines are not looked at because of it."""
     log = reader()
     log.feed(lines(train(10), train(20), f"7: {train(30)[:150]}").encode())
-    log.feed(lines("0: some other line that nobody knows").encode() * (PATIENCE + 1))
-    assert log.counts == LineCounts(records=2, reasons={"cut": 1, "unknown": PATIENCE + 1})
+    log.feed(lines("0: some other line that nobody knows").encode() * (PATIENCE + 2))
+    assert log.counts == LineCounts(records=2, reasons={"cut": 1, "unknown": PATIENCE + 2})
 
 
 def test_few_beginnings_wait() -> None:

@@ -21,7 +21,7 @@ class Waiting(NamedTuple):
     since: int
     """Number of the last one."""
     raw: bytes
-    """The last one."""
+    """The first one."""
 
 
 Found = tuple[Layout, Scan]

@@ -181,7 +181,7 @@ class LogReader:
     def _give_up(self) -> list[Record]:
         """Records of the text that waits longest, if that is too long."""
         source, waiting = next(iter(self._waiting.items()))
-        if self._number - waiting.since <= PATIENCE:
+        if self._number - waiting.since <= PATIENCE + 1:
             return []
         del self._waiting[source]
         return self._finish(waiting)
