@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,13 @@ def test_signatures_are_in_the_example() -> None:
         Checked(
             name="x", title="X", example=family.example, training=family.training, others=(), signatures=("nowhere",)
         )
+
+
+def test_words_are_in_the_example() -> None:
+    """Nor can one that would not be looked for, since its example has none of the words of its layout."""
+    training = replace(FAMILIES[0].training[0], words=("nowhere",))
+    with pytest.raises(ValueError, match=r"the example of 'x' is a training line of it \(got "):
+        Checked(name="x", title="X", example=FAMILIES[0].example, training=(training,))
 
 
 @pytest.mark.parametrize(

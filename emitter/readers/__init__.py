@@ -1,12 +1,23 @@
 """Readers of training logs: bytes in, records out, one module for each family of layouts.
 
-    lines.py    bytes → physical lines → text, source, stamp      readings.py   what one logical line says
-    table.py    layouts as tables                                 log.py        wrapped, cut, interleaved, counted
-    history.py  readings → records: NaN, skips, attempts          common.py     lines of any log
-    printed.py  numbers with a unit or more behind them           timers.py     Megatron-LM's timers
-    words.py    which lines are worth a look                      forms.py      lines that are like one before
-    joining.py  which physical lines are one                      echoes.py     what several ranks say, told once
+    log.py        one log, line by line: wrapped, cut, interleaved, counted
+    lines.py      bytes → physical lines → text, source, stamp
+    words.py      which lines are worth a look
+    joining.py    which physical lines are one
+    lookback.py   unknown lines in which the next one may have begun
+    forms.py      lines that are like one before
+    layouts.py    the layouts that a log may have
+    account.py    what became of its lines
+    readings.py   what one logical line says
+    table.py      layouts as tables
+    printed.py    numbers with a unit or more behind them
+    common.py     lines of any log
+    timers.py     Megatron-LM's timers
+    history.py    readings → records: attempts, phases
+    process.py    one attempt: NaN, skips, totals, ranks that say the same
+    echoes.py     what several ranks say, told once
     intervals.py  a first iteration that is reported twice
+    elapsed.py    durations from a clock of whole seconds
 
 A family is added so:
 

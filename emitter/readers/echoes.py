@@ -29,11 +29,6 @@ class Echoes:
         """How far, and the values there."""
         self._said: OrderedDict[str, dict[_Sort, int]] = OrderedDict()
 
-    def clear(self) -> None:
-        """Another process."""
-        self._told.clear()
-        self._said.clear()
-
     def is_news(self, reading: Reading, source: str, *, anew: bool) -> bool:
         """Whether a statement is the first of its kind. `anew`: also if it was told, unless its source lags."""
         timers = (name for times in reading.series.values() for name in times)

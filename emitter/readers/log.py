@@ -304,8 +304,6 @@ class LogReader:
         if before:
             records += self._finish(self._waiting.pop(waiting.line.source))
         self._waiting[waiting.line.source] = waiting
-        if len(self._waiting) > PATIENCE:
-            records += self._finish(self._waiting.popitem(last=False)[1])
         return records
 
     def _finish(self, waiting: Waiting) -> list[Record]:

@@ -81,7 +81,7 @@ class Layout(Protocol):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """One of these is in every such line: a matter of time, since most lines of a log have none."""
+        """One of these, without a digit, is in every such line: to save time, since most lines of a log have none."""
 
     @property
     def joint(self) -> str:

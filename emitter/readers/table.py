@@ -102,7 +102,7 @@ class TrainingLine:
     """A training line: its head with the iteration, then keys and values in any order."""
 
     words: tuple[str, ...]
-    """One of these is in every such line."""
+    """One of these, without a digit, is in every such line."""
     head: re.Pattern[str]
     """Where a line begins. Its groups `iteration` and `target` are the counters; what it lacks, fields have."""
     fields: tuple[Field, ...]
@@ -264,7 +264,7 @@ class Mark:
     """Any other line that is known by its words."""
 
     words: tuple[str, ...]
-    """One of these is in every such line."""
+    """One of these, without a digit, is in every such line."""
     pattern: re.Pattern[str]
     make: Callable[[re.Match[str]], Reading]
     begin: re.Pattern[str] | None = None
@@ -309,11 +309,12 @@ class Family:
     """Whether its lines stand beside those of another family, which has the log as soon as it shows."""
 
     def __post_init__(self) -> None:
-        scans = [layout.scan(self.example, frozenset()) for layout in self.training]
+        looked_at = [layout for layout in self.training if any(word in self.example for word in layout.words)]
+        scans = [layout.scan(self.example, frozenset()) for layout in looked_at]
         if not any(scan and scan.state > State.OPEN for scan in scans):
             raise ValueError(
                 f"emitter.readers: the example of {self.name!r} is a training line of it (got {self.example!r}). "
-                "Correct the example or the table."
+                "Correct the example, the table or its words."
             )
         if not self.signed(self.example):
             raise ValueError(
