@@ -25,7 +25,7 @@ from emitter.readers import FAMILIES, reader
 DEMO = Path(__file__).resolve().parent.parent / "examples" / "demo.log"
 
 LINES = 200_000
-ROUNDS = 3
+ROUNDS = 5
 LIMIT = 10.0  # a log of a million lines is read in seconds
 PIECE = 65_536
 NEW = 0.05

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from .. import catalog
 from ..catalog import Metric
 from .lines import Line
-from .printed import AS_IT_IS, percent
+from .printed import AS_IT_IS, grouped, percent
 from .readings import Number, Reading, Scan, State
 from .table import Field, Place, TrainingLine, number
 
@@ -29,6 +29,9 @@ SOURCES = 4096
 
 _DIGIT = re.compile(r"\d", re.ASCII)
 _DIGITS = re.compile(r"\d+", re.ASCII)
+
+Told = tuple[Reading, str, set[bytes]]
+"""What a line said that was read by its form, who printed it, and the enders of the form."""
 
 _Convert = Callable[[str], Number | None]
 
@@ -83,17 +86,7 @@ class _Form(NamedTuple):
         total = {metric: values.pop(metric) for metric in total} if total else total
         # By position, since by name it takes twice as long.
         reading = Reading(kind, iteration, values, series, settings, phase, stamp, per_gpu, total, silent_nan, rounded)
-        return Told(reading, source, self.enders)
-
-
-class Told(NamedTuple):
-    """What a line said that was read by its form."""
-
-    reading: Reading
-    source: str
-    """Who printed it."""
-    enders: set[bytes]
-    """Those of its form."""
+        return reading, source, self.enders
 
 
 class Forms:
@@ -147,7 +140,7 @@ class Forms:
             pattern=re.compile(f"({stamp}){between}{pattern}", re.ASCII),
             metrics=tuple(metrics),
             converters=tuple(column.convert for column in columns),
-            sure=all(column.convert in (int, float) for column in columns),
+            sure=all(column.convert in (int, float, _without_commas) for column in columns),
             factors=tuple((column.metric, column.factor) for column in columns if column.factor != 1),
             percents=tuple(column.metric for column in columns if column.percent),
             like=scan.readings[0],
@@ -155,7 +148,7 @@ class Forms:
             enders=set(),
         )
         told = form.read(text)
-        if told and repr(told.reading) == repr(scan.readings[0]._replace(stamp=line.stamp)):
+        if told and repr(told[0]) == repr(scan.readings[0]._replace(stamp=line.stamp)):
             self._forms.appendleft(form)
             self._words[next(word for word in layout.words if word in text)] = None
 
@@ -181,8 +174,14 @@ def _converter(field: Field, printed: str) -> _Convert:
     if field.read is percent:
         return float
     plain = number(printed)
+    if plain is None:
+        return _without_commas if field.read is grouped and isinstance(grouped(printed), int) else field.read
     as_it_is = field.read in AS_IT_IS and repr(field.read(printed)) == repr(plain)
-    return type(plain) if as_it_is and plain is not None else field.read
+    return type(plain) if as_it_is else field.read
+
+
+def _without_commas(printed: str) -> int:
+    return int(printed.replace(",", ""))
 
 
 def _like(printed: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import repeat
 
 from ..records import LineCounts, Record, Summary
 from .account import Account
@@ -76,9 +77,10 @@ class LogReader:
         begin = self._number
         unknown = empty = others = 0
         longest, long = self._noise().get, self._look_back.lines
-        for raw in self._splitter.feed(data):  # each step counts: nine lines in ten end in the first branch
+        lines = self._splitter.feed(data)
+        shapes = map(bytes.translate, lines, repeat(None), repeat(DIGITS))
+        for raw, shape in zip(lines, shapes):  # noqa: B905  # each step counts: nine lines in ten end in the first branch
             size = len(raw)
-            shape = raw.translate(None, DIGITS)
             if size <= longest(shape, 0):
                 unknown += 1
                 if size > NARROWEST:
@@ -130,18 +132,19 @@ class LogReader:
         if self._held is None:
             return []
         (held, told), self._held = self._held, None
+        _, source, enders = told
         known = self._number > self._look_back.until and len(raw) <= self._layouts.words.noise.get(shape, 0)
-        if known and raw.translate(ZEROS) in told.enders:
+        if known and raw.translate(ZEROS) in enders:
             self._skip_unknown(raw)
             self._told.append(told)
             return []
         line = read_line(raw)
-        if is_part(line.source, told.source):
+        if is_part(line.source, source):
             text = raw.decode("latin-1")
             if known or not self._is_worth_a_look(text, shape.decode("latin-1")):
                 ended = self._is_ended(held, line)
-                if ended and not told.source and len(told.enders) < ENDERS:
-                    told.enders.add(raw.translate(ZEROS))
+                if ended and not source and len(enders) < ENDERS:
+                    enders.add(raw.translate(ZEROS))
             else:  # the next training line
                 ended = not line.text[:2].isspace() and self._layouts.forms.read(text) is not None
             if ended:
@@ -161,17 +164,17 @@ class LogReader:
         """Records of a line that is no known noise."""
         if self._waiting:
             return self._give_up() + self._read(raw)
-        look = shape.decode("latin-1")  # to search bytes takes six times as long; the words are ASCII
-        if not self._layouts.words.has_core(look) and self._number > self._look_back.until:
-            self._pass_over(raw, shape, look)
-            return []
-        text = raw.decode("latin-1")
+        text = raw.decode("latin-1")  # to search bytes takes six times as long; the words are ASCII
         told = self._layouts.forms.read(text)
-        if told and (told.reading.stamp or not (self._stamped and self._look_back)):
+        if told and (told[0].stamp or not (self._stamped and self._look_back)):
             if self._layouts.endless and len(raw) > NARROWEST:
                 self._held = raw, told
             else:
                 self._told.append(told)
+            return []
+        look = shape.decode("latin-1")
+        if not self._layouts.words.has_core(look) and self._number > self._look_back.until:
+            self._pass_over(raw, shape, look)
             return []
         if self._is_worth_a_look(text, look):
             return self._read(raw)
@@ -335,13 +338,18 @@ class LogReader:
 
     def _tell_lines(self) -> list[Record]:
         """Records of training lines that were read by their forms."""
+        if not self._told:
+            return []
         records: list[Record] = []
+        without = 0
         for reading, source, _ in self._told:
             told = self._history.take(reading, source, reading.stamp)
-            self._account.count(1, results=bool(told))
+            without += not told
             records += told
-        self._told.clear()
+        self._account.count(len(self._told) - without, results=True)
+        self._account.count(without, results=False)
         self._account.note(records)
+        self._told.clear()
         return records
 
     def _recognize(self, layout: TrainingLine, readings: tuple[Reading, ...]) -> tuple[Reading, ...]:

@@ -32,7 +32,7 @@ def whole(printed: str) -> int | None:
 
 def elapsed(printed: str) -> int | None:
     """Seconds of a duration: `1:02:03`, `02:03`, `1 day, 2:03:04`, `1h 2m 3s`."""
-    match = _ELAPSED.fullmatch(printed) or _ELAPSED_PARTS.fullmatch(printed)
+    match = (_ELAPSED_PARTS if printed.endswith(("d", "h", "m", "s")) else _ELAPSED).fullmatch(printed)
     if match is None:
         return None
     days, hours, minutes, seconds = map(int, match.groups(default="0"))
