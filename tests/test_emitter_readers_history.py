@@ -48,6 +48,17 @@ def test_same_rank_with_new_values_is_the_next_attempt() -> None:
     assert steps(*lines) == [(0, 5), (0, 6), (1, 5), (1, 6), (2, 6)]
 
 
+@pytest.mark.parametrize("begin", [[], [(Reading(kind="start"), "0:")]], ids=["no start line", "start line"])
+def test_a_rank_that_is_late_for_a_dead_attempt(begin: list[tuple[Reading, str]]) -> None:
+    """What a slower rank prints of the attempt before is no news of the next one; what it prints of that one is."""
+    dead = [(train(5), "0:"), (train(5), "1:"), (train(6, 2.4), "0:"), (train(7, 2.3), "0:")]
+    late = [(train(6, 2.4), "1:"), (train(7, 2.3), "1:")]
+    again = [(train(6, 2.1), "0:"), (train(6, 2.1), "1:"), (train(7, 2.0), "1:"), (train(7, 2.0), "0:")]
+    for lines in ([*dead, *begin, *late, *again], [*dead, *begin, again[0], *late, *again[1:]]):
+        found = [(one.attempt, one.values[catalog.LOSS]) for one in told(*lines) if one.kind == "train"]
+        assert found == [(0, 2.5), (0, 2.4), (0, 2.3), (1, 2.1), (1, 2.0)]
+
+
 def test_ranks_without_a_name() -> None:
     """Where lines do not tell their source, the same loss is the same line, whatever the speed."""
     lines = [(train(5), ""), (train(5, step_ms=1001.0), ""), (train(6, math.nan), ""), (train(6, math.nan, 9.0), "")]

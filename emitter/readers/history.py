@@ -8,7 +8,7 @@ What cannot be seen in the lines, and how it is decided here:
   neither it is the argument log_interval.
 - An iteration that was reported already, with the same values or by another source, is no news. Where lines do not
   tell their source, the same loss is enough. From the same source with other values, or towards another target, it is
-  the next attempt.
+  the next attempt. A source that has not printed all that others have is late with the same loss, also then.
 - Other statements that several ranks make are told once, as Echoes decides. A start, or a load, is that of the next
   attempt if its source has started or has results, or if the run is so far on that no rank of it can be that late.
 - A run has ended when it says so, and also when the scheduler cancelled it: somebody, or the time limit, stopped it,
@@ -61,6 +61,8 @@ class History:
     def __init__(self) -> None:
         self.attempt = 0
         self._process = Process()
+        self._dead: Process | None = None
+        """The process before, whose slower ranks may not have printed all that others have."""
         self._arguments: dict[str, int] = {}
         self._phase = "startup"
         self._saving_since: float | None = None
@@ -150,6 +152,8 @@ class History:
         iteration = reading.iteration
         if iteration is None and (iteration := process.place(reading, source)) is None:
             return records
+        if self._dead and not process.has_results_of(source) and self._dead.awaits(reading, iteration, source):
+            return records
         news = process.is_news(reading, iteration, source)
         if news is None:
             process = self._next_attempt(process.ahead)
@@ -170,6 +174,7 @@ class History:
         """Another process, and what was counted ahead of its first line."""
         if self._process.results:
             self.attempt += 1
+            self._dead = self._process
         self._process = Process(ahead)
         return self._process
 

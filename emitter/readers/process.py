@@ -56,6 +56,14 @@ class Process:
         """Whether a source has printed a training line."""
         return source in self._sources
 
+    def awaits(self, reading: Reading, iteration: int, source: str) -> bool:
+        """Whether a source that lags behind has yet to print a training line, which another source has printed."""
+        before = self._sources.get(source)
+        if before is None or before >= iteration or not self._was_reported(reading, iteration, sure=False):
+            return False
+        _keep(self._sources, source, iteration)
+        return True
+
     def place(self, reading: Reading, source: str) -> int | None:
         """The iteration that a training line is about, its own or the one counted ahead; None if nothing tells."""
         if reading.iteration is not None:
