@@ -90,14 +90,13 @@ def test_forms_change_nothing(seed: int, name: str, prefix: str, width: int, sha
     assert outcome(text, size) == outcome_without_forms(text, size)
 
 
-@pytest.mark.parametrize("name", ["megatron", "megatron-deepspeed", "argonne", "mindspeed", "primus", "gpt-neox"])
+@pytest.mark.parametrize("name", sorted(EXAMPLES.keys() - {"nemo1", "nemo2", "nanotron", "deepspeed"}))
 def test_most_lines_are_read_by_a_form(name: str) -> None:
     """Of a log whose lines differ in numbers alone, all but the first few are read by the form of those."""
     log = reader()
-    example = EXAMPLES[name]
     read = []
-    for step in range(1, 9):
-        line = re.sub(r"(iteration[ =]+)\d+/", rf"\g<1>{step:8d}/", example)
+    for step in range(120, 128):
+        line = EXAMPLES[name].replace("120", str(step))
         read.append(log._layouts.forms.read(line) is not None)
         log.feed(f"{line}\n".encode())
     assert read[-5:] == [True] * 5

@@ -10,7 +10,7 @@ import re
 from .. import catalog
 from .printed import percent
 from .readings import Number, Reading
-from .table import Family, Field, Mark, TrainingLine, number
+from .table import Family, Field, Mark, PercentLine, number
 
 
 def _milliseconds(printed: str) -> Number | None:
@@ -23,9 +23,9 @@ def _validation(match: re.Match[str]) -> Reading:
     return Reading(kind="validation", iteration=int(match[1]), values=values)
 
 
-TRAINING = TrainingLine(
+TRAINING = PercentLine(
     words=("iter ",),
-    head=re.compile(r"(?<!\S)iter (?P<iteration>\d{1,18}): (?=(?:loss|time|mfu) )", re.ASCII),
+    head=re.compile(r"(?<!\S)iter +(?P<iteration>\d{1,18}): (?=(?:loss|time|mfu) )", re.ASCII),
     fields=(
         Field(metric=catalog.LOSS, keys=("loss",)),
         Field(metric=catalog.STEP_DURATION, keys=("time",), read=_milliseconds),

@@ -259,6 +259,16 @@ class TrainingLine:
         return pairs, tail
 
 
+class PercentLine(TrainingLine):
+    """A training line that a percent sign ends: no other line is taken for its continuation."""
+
+    def scan(self, text: str, ends: frozenset[str]) -> Scan | None:
+        """The training lines of a text."""
+        scan = super().scan(text, ends)
+        ended = scan is not None and scan.state is State.ENOUGH and text.rstrip().endswith("%")
+        return scan._replace(state=State.WHOLE) if scan is not None and ended else scan
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mark:
     """Any other line that is known by its words."""

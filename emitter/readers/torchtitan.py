@@ -12,8 +12,8 @@ import re
 from .. import catalog
 from .lines import last_stamp
 from .printed import grouped, percent
-from .readings import Reading, Scan, State
-from .table import Family, Field, Mark, TrainingLine, known, number
+from .readings import Reading
+from .table import Family, Field, Mark, PercentLine, known, number
 
 FIELDS = (
     Field(metric=catalog.LOSS, keys=("loss",)),
@@ -27,17 +27,7 @@ FIELDS = (
 )
 
 
-class Line(TrainingLine):
-    """A training line that a percent sign ends: no other line is taken for its continuation."""
-
-    def scan(self, text: str, ends: frozenset[str]) -> Scan | None:
-        """The training lines of a text."""
-        scan = super().scan(text, ends)
-        ended = scan is not None and scan.state is State.ENOUGH and text.rstrip().endswith("%")
-        return scan._replace(state=State.WHOLE) if scan is not None and ended else scan
-
-
-TRAINING = Line(
+TRAINING = PercentLine(
     words=("step: ",),
     head=re.compile(r"(?<!validate )(?<!\w)step: *(?P<iteration>\d{1,18})  (?=[A-Za-z_]{1,64}: )", re.ASCII),
     fields=FIELDS,
