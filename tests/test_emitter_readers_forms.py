@@ -102,6 +102,27 @@ def test_most_lines_are_read_by_a_form(name: str) -> None:
     assert read[-5:] == [True] * 5
 
 
+@pytest.mark.parametrize("name", ["megatron", "torchtitan", "megatron-deepspeed"])
+def test_a_time_in_front_of_the_time(name: str) -> None:
+    """A collector's time in front, which is always another one, with a rank or without, does not hinder that."""
+    log = reader()
+    read = []
+    for step in range(120, 132):
+        line = f"2031-05-06T07:00:{step - 100}.5Z {'0: ' * (step % 2)}{EXAMPLES[name].replace('120', str(step))}"
+        read.append(log._layouts.forms.read(line))
+        log.feed(f"{line}\n".encode())
+    assert [told and told[1] for told in read[-4:]] == ["", "0:", "", "0:"]
+
+
+def test_a_source_behind_the_time() -> None:
+    """A line that tells its rank behind its time is not taken for one of what is in front alone."""
+    log = reader()
+    for step in range(120, 124):
+        log.feed(f"[rank3]: {EXAMPLES['primus'].replace('120', str(step))}\n".encode())
+    assert log._layouts.forms.read(f"[rank3]: {EXAMPLES['primus']}") is not None
+    assert log._layouts.forms.read(f"2031-05-06T07:00:01.5Z {EXAMPLES['primus']}") is None
+
+
 def test_a_line_without_an_end_mark_waits_for_the_next_one() -> None:
     """Of a line that is read by a form the record comes when noise, or the next such line, shows that it has ended."""
     log = reader("nemo2")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .. import catalog
 from ..catalog import Metric
-from .lines import Line
+from .lines import Line, read_line
 from .printed import AS_IT_IS, grouped, percent
 from .readings import Number, Reading, Scan, State
 from .table import Field, Place, TrainingLine, number
@@ -62,14 +62,22 @@ class _Form(NamedTuple):
     """What is the same in each of them; of `per_gpu` and `cumulative` the metrics are."""
     sources: dict[str, str]
     """Beginnings of lines, in front of that, with what the launcher says there."""
+    prefixed: bool
+    """Whether nothing behind the beginning tells the source."""
     enders: set[bytes]
     """Lines without a source that cannot go on with one of these, nor can they with other digits, which are 0 here."""
 
     def read(self, text: str) -> Told | None:
         match = self.pattern.search(text)
-        if match is None or (source := self.sources.get(text[: match.start()])) is None:
+        if match is None:
             return None
         stamp, *printed = match.groups()
+        beginning = text[: match.start()]
+        source = self.sources.get(beginning)
+        if source is None and stamp and self.prefixed:
+            source = _source(beginning)
+        if source is None:
+            return None
         values: dict[Metric, Any] = {
             metric: convert(value)
             for metric, convert, value in zip(self.metrics, self.converters, printed)  # noqa: B905  # as many as groups
@@ -145,12 +153,19 @@ class Forms:
             percents=tuple(column.metric for column in columns if column.percent),
             like=scan.readings[0],
             sources={text[:stamped]: line.source},
+            prefixed=read_line(text[:stamped].encode("latin-1")).source == line.source,
             enders=set(),
         )
         told = form.read(text)
         if told and repr(told[0]) == repr(scan.readings[0]._replace(stamp=line.stamp)):
             self._forms.appendleft(form)
             self._words[next(word for word in layout.words if word in text)] = None
+
+
+def _source(beginning: str) -> str | None:
+    """Who prints a line that begins with what a launcher puts in front of it, with a time that is always another one."""
+    line = read_line(beginning.encode("latin-1"))
+    return line.source if line.stamp and line.text.strip() in ("", "[") else None
 
 
 def _columns(places: Iterable[Place], text: str) -> tuple[list[_Column], str]:
