@@ -163,7 +163,7 @@ class Forms:
 
 
 def _source(beginning: str) -> str | None:
-    """Who prints a line that begins with what a launcher puts in front of it, with a time that is always another one."""
+    """Who prints a line that begins with what a launcher puts in front, with a time that is always another one."""
     line = read_line(beginning.encode("latin-1"))
     return line.source if line.stamp and line.text.strip() in ("", "[") else None
 

@@ -14,10 +14,12 @@ from typing import NamedTuple
 LONGEST = 65_536
 """Bytes of a line that are kept: memory stays bounded, whatever comes. The longest real lines have some thousands."""
 
-_STAMP = r"(?:\d{4}-\d\d-\d\d[ T]|\d{8}[ ])\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:\d\d)?"
+_STAMP = r"(?:\d{4}-\d\d-\d\d[ T]|\d{8}[ ]|\d\d/\d\d/\d{4}[ ])\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:\d\d)?"
 _LEVEL = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|[DIWE])"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_DATE = re.compile(r"((?:\d{4}-\d\d-\d\d|\d{8})[ T]\d\d:\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_DATE = re.compile(
+    r"((?:\d{4}-\d\d-\d\d|\d{8}|\d\d/\d\d/\d{4})[ T]\d\d:\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII
+)
 _EPOCH = datetime(1970, 1, 1)  # most logs leave out the time zone
 _YEARS = 2000, 2100
 """A time outside of them is a number that looks like one, or that of a clock which was never set."""
@@ -26,6 +28,7 @@ _PREFIX = re.compile(
     rf"""\s*(?:
     (?P<source>
         \d{{1,6}}:(?=\s)                                 # srun --label
+      | \[[A-Z]+\|DP=\d+\|[\w.=|-]{{0,80}}\]:(?=\s)        # nanotron
       | \[default\d+\]:                                  # torchrun --tee
       | \[rank-?\d+(?:/\d+)?\]:?                         # PyTorch's logging, Primus
       | \[[A-Za-z][\w.-]*:\d+\]:                         # [node:local rank]:
@@ -151,7 +154,9 @@ def moment(stamp: str) -> Clock:
 @lru_cache(maxsize=256)
 def _minute(date: str) -> float | None:
     """Seconds of a date with hour and minute, which lines in a row share; None if there is no such date."""
-    if "-" not in date:
+    if "/" in date:  # month, day, year
+        date = f"{date[6:10]}-{date[:2]}-{date[3:5]}{date[10:]}"
+    elif "-" not in date:
         date = f"{date[:4]}-{date[4:6]}-{date[6:]}"
     try:
         time = datetime.fromisoformat(date)

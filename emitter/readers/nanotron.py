@@ -7,13 +7,11 @@ import re
 
 from .. import catalog
 from .printed import elapsed, magnitude
-from .readings import Number, Reading
-from .table import Family, Field, TrainingLine, Values, number
+from .readings import Number
+from .table import Family, Field, TrainingLine, number
 
 INFINITE = {"infE": math.inf, "-infE": -math.inf}
 """Magnitudes are raised until a number is small enough."""
-
-_STAMP = re.compile(r"(\d\d)/(\d\d)/(\d{4}) (\d\d:\d\d:\d\d)", re.ASCII)
 
 
 def human(printed: str) -> Number | None:
@@ -43,16 +41,7 @@ FIELDS = (
 )
 
 
-class Line(TrainingLine):
-    """A training line behind a time of its own kind: month, day, year."""
-
-    def _reading(self, text: str, begin: int, head: re.Match[str], values: Values, last: bool) -> Reading:
-        reading = super()._reading(text, begin, head, values, last)
-        stamp = _STAMP.search(text, begin, head.start())
-        return reading._replace(stamp=f"{stamp[3]}-{stamp[1]}-{stamp[2]} {stamp[4]}") if stamp else reading
-
-
-TRAINING = Line(
+TRAINING = TrainingLine(
     words=("iteration:",),
     head=re.compile(r"(?<![\w/-])iteration: *(?P<iteration>\d{1,18}) */ *(?P<target>\d{1,18}) *\|", re.ASCII),
     fields=FIELDS,
