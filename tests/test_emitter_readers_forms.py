@@ -123,6 +123,17 @@ def test_a_source_behind_the_time() -> None:
     assert log._layouts.forms.read(f"2031-05-06T07:00:01.5Z {EXAMPLES['primus']}") is None
 
 
+def test_long_beginnings_are_not_remembered() -> None:
+    """A line behind a name as long as a page is read, and its beginning takes no memory."""
+    log = reader()
+    example = EXAMPLES["megatron"]
+    lines = [f"[{'n' * length}:1]: {example}" for length in (9, 600)]
+    for step, line in enumerate((example, example, *lines), 121):
+        log.feed(f"{line.replace('120/', f'{step}/')}\n".encode())
+    assert [log._layouts.forms.read(line) is not None for line in lines] == [True, False]
+    assert log.summary.results == 4
+
+
 def test_a_line_without_an_end_mark_waits_for_the_next_one() -> None:
     """Of a line that is read by a form the record comes when noise, or the next such line, shows that it has ended."""
     log = reader("nemo2")

@@ -25,7 +25,12 @@ LEARNED = 64
 """Forms that are learned in all: a log whose lines are never alike costs no more than it must."""
 
 SOURCES = 4096
-"""Beginnings of lines, which tell the source, that are remembered for each form."""
+"""Beginnings of lines, which tell the source, that are remembered for each form, and its ENDERS."""
+
+LONGEST_REMEMBERED = 512
+"""Bytes of one of them."""
+
+ENDERS = 1024
 
 _DIGIT = re.compile(r"\d", re.ASCII)
 _DIGITS = re.compile(r"\d+", re.ASCII)
@@ -131,7 +136,7 @@ class Forms:
         stamped = text.rfind(line.stamp, 0, head) if line.stamp else head
         for form in self._forms:
             if (match := form.pattern.search(text)) and match.start() == stamped:
-                if len(form.sources) < SOURCES:
+                if len(form.sources) < SOURCES and stamped <= LONGEST_REMEMBERED:
                     form.sources[text[:stamped]] = line.source
                 return
         self._left -= 1

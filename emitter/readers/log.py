@@ -14,7 +14,7 @@ from itertools import repeat
 
 from ..records import LineCounts, Record, Summary
 from .account import Account
-from .forms import Told
+from .forms import ENDERS, LONGEST_REMEMBERED, Told
 from .history import History
 from .joining import Found, Waiting, alike, begins_in, continues, has_time, is_better, is_part
 from .layouts import Layouts
@@ -32,9 +32,6 @@ SEAM = 60
 
 LONGEST_RECORD = 16_384
 """Characters of a record that is spread over lines: each line looks at all of it again."""
-
-ENDERS = 1024
-"""Lines that cannot go on with one of a form that are remembered."""
 
 WITHOUT_RESULT = ("run", "phase", "start", "end")
 """Kinds of records whose lines report no result."""
@@ -143,7 +140,7 @@ class LogReader:
             text = raw.decode("latin-1")
             if known or not self._is_worth_a_look(text, shape.decode("latin-1")):
                 ended = self._is_ended(held, line)
-                if ended and not source and len(enders) < ENDERS:
+                if ended and not source and len(enders) < ENDERS and len(raw) <= LONGEST_REMEMBERED:
                     enders.add(raw.translate(ZEROS))
             else:  # the next training line
                 ended = not line.text[:2].isspace() and self._layouts.forms.read(text) is not None

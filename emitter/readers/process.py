@@ -11,16 +11,14 @@ from collections.abc import Mapping
 
 from .. import catalog
 from ..catalog import Kind, Metric
-from .echoes import Echoes
+from .echoes import SOURCES, Echoes
 from .elapsed import ElapsedClock
 from .intervals import FirstLine, correct, without_first
 from .lines import Clock
 from .readings import Number, Reading
 
-SOURCES = 4096
-"""Sources, and REPORTED iterations, that are remembered: memory is constant in the length of a log."""
-
 REPORTED = 256
+"""Iterations, and SOURCES, that are remembered: memory is constant in the length of a log."""
 
 
 class Process:
