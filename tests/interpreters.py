@@ -1,8 +1,10 @@
 """Run the tests that start no server on every other CPython of this machine, and the emitter's with the oldest SDK.
 
-`make test` does. Looks for 3.10 to 3.14 among pyenv's versions and on PATH. One that does not start, or lacks venv, is
-reported and passed over. Each has an environment of its own, `.venv-3.N`, made by the same rule of the Makefile as
-`.venv`; so has the oldest OpenTelemetry that we allow, `.venv-oldest`, on the oldest of these versions.
+On versions between the oldest and the newest only the emitter's, which know threads, signals and ends: what else can
+differ does so at one of the two. `make test` does. Looks for 3.10 to 3.14 among pyenv's versions and on PATH. One that
+does not start, or lacks venv, is reported and passed over. Each has an environment of its own, `.venv-3.N`, made by
+the same rule of the Makefile as `.venv`; so has the oldest OpenTelemetry that we allow, `.venv-oldest`, on the oldest
+of these versions.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ ROOT = Path(__file__).parents[1]
 PINS = ROOT / "constraints.txt"
 OLDEST_PINS = ROOT / ".cache" / "oldest.txt"
 EMITTER_TESTS = sorted((ROOT / "tests").glob("test_emitter_*.py"))
-READER_TESTS = ("test_emitter_readers_", "test_emitter_megatron", "test_emitter_tail")
-"""What reads logs needs no OpenTelemetry, old or new."""
+LOG_TESTS = tuple(f"test_emitter_{name}" for name in ("readers_", "megatron", "tail", "rotation", "place", "spool"))
+"""What reads logs needs no OpenTelemetry, old or new, and no thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +75,24 @@ def find() -> dict[int, Path]:
 
 def suites(found: dict[int, Path]) -> list[Suite]:
     """What is to run, given the interpreters that there are."""
-    oldest = min((OWN_MINOR, *found))
+    oldest, newest = min((OWN_MINOR, *found)), max((OWN_MINOR, *found))
+    files = tuple(path for path in EMITTER_TESTS if not path.name.startswith(LOG_TESTS))
     return [
-        *(Suite(name=f"Python 3.{n}", interpreter=path, place=f".venv-3.{n}") for n, path in found.items()),
+        *(
+            Suite(
+                name=f"Python 3.{n}",
+                interpreter=path,
+                place=f".venv-3.{n}",
+                files=files if oldest < n < newest else (),
+            )
+            for n, path in found.items()
+        ),
         Suite(
             name=f"Python 3.{oldest} and the oldest OpenTelemetry",
             interpreter=found.get(oldest, Path(sys.executable)),
             place=".venv-oldest",
             pins=OLDEST_PINS,
-            files=tuple(path for path in EMITTER_TESTS if not path.name.startswith(READER_TESTS)),
+            files=files,
         ),
     ]
 

@@ -247,7 +247,7 @@ def script(code: str, to: str, **options: Any) -> subprocess.CompletedProcess[st
     begin = (
         "import os, socket, sys, time, warnings, emitter\n"
         "warnings.simplefilter('ignore', DeprecationWarning)  # of 3.12: a fork with threads\n"
-        f"export = emitter.start('run-7', [{to!r}], interval_s=0.05)\n"
+        f"export = emitter.start('run-7', [{to!r}], interval_s=0.2)\n"
         "meter = export.meter\n"
     )
     return subprocess.run(

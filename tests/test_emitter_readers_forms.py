@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import subprocess
-import sys
 import tracemalloc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import alone
 
 from emitter.readers import FAMILIES, common, forms, reader, words
 from emitter.readers.forms import FORMS
@@ -223,13 +221,5 @@ def memory(lines: int) -> int:
 
 def test_memory_does_not_depend_on_the_length() -> None:
     """Four times the lines take no more memory, once what is remembered is as large as it gets."""
-    code = f"import {__name__} as tests; print(tests.memory(10_000), tests.memory(40_000))"
-    done = subprocess.run(  # in a process of its own, where no other thread takes memory
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    short, long = map(int, done.stdout.split())
+    short, long = alone(__name__, "memory(10_000), memory(40_000)")
     assert long < short * 1.05

@@ -141,7 +141,9 @@ def test_a_failure_on_one_interpreter_fails_the_run(
     python.chmod(0o755)
     good = interpreter(machine / "good", "1 passed")
     monkeypatch.setattr(interpreters, "find", lambda: {12: python, 13: good})
-    monkeypatch.setattr(interpreters, "environment", lambda suite: good if suite.files else suite.interpreter)
+    monkeypatch.setattr(
+        interpreters, "environment", lambda suite: good if suite.place == ".venv-oldest" else suite.interpreter
+    )
     assert interpreters.main() == code
     out, err = capfd.readouterr()
     assert "Python 3.13\n1 passed" in out
@@ -157,6 +159,13 @@ def test_the_oldest_sdk_is_met_by_the_oldest_python(others: tuple[int, ...], old
     assert last.interpreter == found.get(oldest, Path(sys.executable))
     assert last.pins == interpreters.OLDEST_PINS
     assert ROOT / "tests" / "test_emitter_export.py" in last.files
+
+
+def test_versions_in_between_run_the_emitters_tests(machine: Path) -> None:
+    """All tests on the oldest and on the newest interpreter, those of what knows its interpreter on the others."""
+    *same, _ = interpreters.suites(dict.fromkeys((10, 12, 13), machine))
+    assert [bool(suite.files) for suite in same] == [False, True, False]
+    assert ROOT / "tests" / "test_emitter_ends.py" in same[1].files
 
 
 def test_an_environment_that_cannot_be_made_fails_the_run(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
