@@ -76,7 +76,7 @@ class History:
         """The records of a reading; none if it is no news."""
         stamp = reading.stamp or stamp
         if reading.kind == "train":
-            return self._train(reading, source, stamp)
+            return self.train(reading, source, stamp)
         seconds, _, utc = moment(stamp)
         if seconds is not None:
             if not self._timed:
@@ -140,7 +140,8 @@ class History:
             self._process.echoes.is_news(reading, source, anew=True)
         return True
 
-    def _train(self, reading: Reading, source: str, stamp: str) -> list[Record]:
+    def train(self, reading: Reading, source: str, stamp: str) -> list[Record]:
+        """The same for a training line, of which a log has most."""
         records = []
         clock = seconds, _, utc = moment(stamp)
         if seconds is not None:

@@ -340,7 +340,7 @@ class LogReader:
         records: list[Record] = []
         without = 0
         for reading, source, _ in self._told:
-            told = self._history.take(reading, source, reading.stamp)
+            told = self._history.train(reading, source, reading.stamp)
             without += not told
             records += told
         self._account.count(len(self._told) - without, results=True)

@@ -94,7 +94,9 @@ class Process:
                     return False
             if not (reading.rounded and iteration == last):
                 return None
-        _keep(self._sources, source, iteration)
+        self._sources[source] = iteration
+        if len(self._sources) > SOURCES:
+            self._sources.popitem(last=False)
         self._target = target
         self._reported[iteration] = reading
         if len(self._reported) > REPORTED:
