@@ -23,8 +23,10 @@ from .tail import Source
 
 POLL_S = 0.25
 SLOWEST_POLL_S = 1.0
-PROGRESS_S = 1.0
 """Time between two looks at a log that moves, and at one that does not."""
+
+PROGRESS_S = 1.0
+"""Time between two looks at how much of the past is left, for each costs a look at every file."""
 
 SETTLE_S = 2.0
 """After so much silence a line is whole that might have gone on."""
@@ -114,7 +116,7 @@ class Follower:
             if piece.past:
                 for record in self._log.feed(self._labeled(piece)):
                     self._past.take(record)
-                if clock() >= due:  # what is left costs a look at every file
+                if clock() >= due:
                     self._progress(self._source.past_left)
                     due = clock() + PROGRESS_S
             else:

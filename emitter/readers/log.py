@@ -87,7 +87,7 @@ class LogReader:
             else:
                 others += 1
                 self._number = begin + unknown + empty + others
-                records += self._release(raw, shape) if self._held else self._take(raw, shape)
+                records += self._release(*self._held, raw, shape) if self._held else self._take(raw, shape)
                 longest = self._noise().get
         self._number = begin + unknown + empty + others
         self._account.unknown += unknown
@@ -124,11 +124,9 @@ class LogReader:
             return {}
         return self._layouts.words.noise
 
-    def _release(self, raw: bytes, shape: bytes) -> list[Record]:
+    def _release(self, held: bytes, told: Told, raw: bytes, shape: bytes) -> list[Record]:
         """Records of the line that was held and of the next one. If that may go on with it, both are read in full."""
-        if self._held is None:
-            return []
-        (held, told), self._held = self._held, None
+        self._held = None
         _, source, enders = told
         known = self._number > self._look_back.until and len(raw) <= self._layouts.words.noise.get(shape, 0)
         if known and raw.translate(ZEROS) in enders:

@@ -94,9 +94,7 @@ class Process:
                     return False
             if not (reading.rounded and iteration == last):
                 return None
-        self._sources[source] = iteration
-        if len(self._sources) > SOURCES:
-            self._sources.popitem(last=False)
+        _keep(self._sources, source, iteration)
         self._target = target
         self._reported[iteration] = reading
         if len(self._reported) > REPORTED:
