@@ -211,23 +211,19 @@ class _Outgoing(MetricExporter):
         self._where = where
         self._run_id = run_id
         self._process = os.getpid()
-        self._closed = False
         self._repeats = Repeats((__name__, *sorted(speakers(type(exporter)))))
         self.failing = False
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
         """Send the data. Never raises."""
         result = MetricExportResult.FAILURE
-        if self._closed or os.getpid() != self._process:  # a forked data loader reports nothing in the run's name
+        # A forked data loader reports nothing in the run's name.
+        if self._repeats.closed or os.getpid() != self._process:
             return result
-        with self._repeats.left_out():
-            try:
-                # With the id on resource and points, a collector that copies resource attributes sends it twice.
-                data = stamped(metrics_data, self._run_id, on_resource=isinstance(self._where, Console))
-                result = self._exporter.export(data, timeout_millis=timeout_millis, **kwargs)
-            except Exception as error:
-                if not self._closed:  # under way when we closed the channel: the collector is not to blame
-                    _log.warning("%s: must take the metrics (got %r). Training goes on without.", self._where, error)
+        with self._repeats.sending(_log, self._where, "metrics"):
+            # With the id on resource and points, a collector that copies resource attributes sends it twice.
+            data = stamped(metrics_data, self._run_id, on_resource=isinstance(self._where, Console))
+            result = self._exporter.export(data, timeout_millis=timeout_millis, **kwargs)
         self.failing = result is not MetricExportResult.SUCCESS
         if not self.failing:
             self._repeats.forget()
@@ -239,6 +235,5 @@ class _Outgoing(MetricExporter):
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """As the exporter does."""
-        self._closed = True
-        self._exporter.shutdown(timeout_millis=timeout_millis)
         self._repeats.close()
+        self._exporter.shutdown(timeout_millis=timeout_millis)

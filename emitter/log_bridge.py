@@ -158,19 +158,14 @@ class _Outgoing:
         self._process = os.getpid()
         self._repeats = Repeats(sorted({*speakers(type(exporter)), *_QUEUES}))
         self.failing = False
-        self._closed = False
 
     def export(self, batch: Sequence[Any]) -> Any:
         """Send the records. Never raises."""
         result: Any = None
         if os.getpid() != self._process:
             return result
-        with self._repeats.left_out():
-            try:
-                result = self._exporter.export(batch)
-            except Exception as error:
-                if not self._closed:  # under way when we closed the channel: the collector is not to blame
-                    _log.warning("%s: must take the logs (got %r). Training goes on without.", self._where, error)
+        with self._repeats.sending(_log, self._where, "logs"):
+            result = self._exporter.export(batch)
         self.failing = getattr(result, "name", "") != "SUCCESS"  # the enumeration has had two names, too
         if not self.failing:
             self._repeats.forget()
@@ -182,6 +177,5 @@ class _Outgoing:
 
     def shutdown(self) -> None:
         """As the exporter does."""
-        self._closed = True
-        self._exporter.shutdown()
         self._repeats.close()
+        self._exporter.shutdown()

@@ -37,6 +37,8 @@ class Repeats(logging.Filter):
         self._here = threading.local()
         self._lock = threading.Lock()
         self._users = 1  # the owner, until it closes, and the threads inside
+        self.closed = False
+        """Whether its owner has come to its end."""
         for logger in self._loggers:
             logger.addFilter(self)
 
@@ -62,12 +64,23 @@ class Repeats(logging.Filter):
             self._here.inside = False
             self._release()
 
+    @contextmanager
+    def sending(self, log: logging.Logger, where: object, what: str) -> Iterator[None]:
+        """Where this thread exports: what is raised is reported, and not again. Nothing leaves the block."""
+        with self.left_out():
+            try:
+                yield
+            except Exception as error:
+                if not self.closed:  # under way when we closed the channel: the collector is not to blame
+                    log.warning("%s: must take the %s (got %r). Training goes on without.", where, what, error)
+
     def forget(self) -> None:
         """Whatever failed works again: the next failure is news."""
         self._seen.clear()
 
     def close(self) -> None:
         """Let go of the loggers, when the last thread has left: one that hangs would else repeat itself at the end."""
+        self.closed = True
         self._release()
 
     def _release(self) -> None:

@@ -155,18 +155,13 @@ class _Outgoing(SpanExporter):
         self.repeats = Repeats(sorted(speakers(type(exporter)) | queue))
         self.arrived = True
         """Whether the last spans did; not while they are on their way."""
-        self._closed = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send the spans. Never raises."""
         result = SpanExportResult.FAILURE
         self.arrived = False
-        with self.repeats.left_out():
-            try:
-                result = self._exporter.export(spans)
-            except Exception as error:
-                if not self._closed:  # under way when we closed the channel: the collector is not to blame
-                    _log.warning("%s: must take the spans (got %r). Training goes on without.", self._where, error)
+        with self.repeats.sending(_log, self._where, "spans"):
+            result = self._exporter.export(spans)
         self.arrived = result is SpanExportResult.SUCCESS
         if self.arrived:
             self.repeats.forget()
@@ -178,9 +173,8 @@ class _Outgoing(SpanExporter):
 
     def shutdown(self) -> None:
         """As the exporter does."""
-        self._closed = True
-        self._exporter.shutdown()
         self.repeats.close()
+        self._exporter.shutdown()
 
 
 class _Batches(BatchSpanProcessor):
